@@ -35,7 +35,7 @@ from torchyard.cli.commands import COMMANDS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import LazyGroup, RunningGroup, program
 from torchyard.core.study import Budget, MeasureSettings
-from torchyard.results.gate import decision
+from torchyard.results.gate import model
 
 REFERENCE = Path(__file__).parent / "reference"
 WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
@@ -153,7 +153,7 @@ def study_file_page() -> str:
         ("[[workloads]]", study_file.WorkloadTable, None, "bench"),
         ("[budget]", study_file.BudgetTable, Budget(), "bench"),
         ("[settings]", study_file.SettingsTable, MeasureSettings(), "bench"),
-        ("[gate]", decision.GateTable, None, "gate"),
+        ("[gate]", model.GateTable, None, "gate"),
         ("[sweep]", study_file.SweepTable, None, "sweep"),
     )
     for title, kind, defaults, command in tables:

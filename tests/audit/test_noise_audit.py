@@ -251,18 +251,18 @@ def series(
 
 
 def drift_of(data: tuple[list[float], list[float], list[float], list[float]]) -> Drift:
-    found = find_drift(data[0], data[1], block_minutes=data[2], block_levels=data[3])
-    assert found is not None
-    return found
+    drift = find_drift(data[0], data[1], block_minutes=data[2], block_levels=data[3])
+    assert drift is not None
+    return drift
 
 
 def test_a_simulated_drift_is_found() -> None:
-    found = drift_of(series(1, slope=0.10, process_sd=0.005))
-    assert found.shown
-    assert found.interval is not None
-    assert found.interval.covers(0.10)
-    assert found.per_minute == pytest.approx(0.10, abs=0.02)
-    assert found.explains > 0.7
+    drift = drift_of(series(1, slope=0.10, process_sd=0.005))
+    assert drift.shown
+    assert drift.interval is not None
+    assert drift.interval.covers(0.10)
+    assert drift.per_minute == pytest.approx(0.10, abs=0.02)
+    assert drift.explains > 0.7
 
 
 def test_differences_between_processes_are_not_drift() -> None:
@@ -277,10 +277,10 @@ def test_interval_holds_with_heavy_tails() -> None:
         rng = np.random.default_rng(seed)
         times = np.arange(8) / 8
         levels = 0.05 * times + 0.01 * rng.standard_t(1.5, 8)
-        found = find_drift(times.tolist(), levels.tolist(), block_minutes=[], block_levels=[])
-        assert found is not None
-        assert found.interval is not None
-        hits += found.interval.covers(0.05)
+        drift = find_drift(times.tolist(), levels.tolist(), block_minutes=[], block_levels=[])
+        assert drift is not None
+        assert drift.interval is not None
+        hits += drift.interval.covers(0.05)
     assert hits / 300 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
 
 
@@ -301,16 +301,16 @@ def test_too_few_launches() -> None:
 
 
 def test_steady_blocks_explain_nothing() -> None:
-    found = find_drift([0, 1, 2], [0, 0, 0], block_minutes=[0, 1, 2], block_levels=[0, 0, 0])
-    assert found is not None
-    assert found.explains == 0.0
+    drift = find_drift([0, 1, 2], [0, 0, 0], block_minutes=[0, 1, 2], block_levels=[0, 0, 0])
+    assert drift is not None
+    assert drift.explains == 0.0
 
 
 def test_many_launches_are_thinned() -> None:
     times = [number / 10 for number in range(1000)]
-    found = find_drift(times, [0.03 * t for t in times], block_minutes=[], block_levels=[])
-    assert found is not None
-    assert found.per_minute == pytest.approx(0.03)
+    drift = find_drift(times, [0.03 * t for t in times], block_minutes=[], block_levels=[])
+    assert drift is not None
+    assert drift.per_minute == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("launches", [4, 5, 6, 7])

@@ -26,7 +26,7 @@ from torchyard.audit.variation import (
 from torchyard.core.comparison import Interval
 from torchyard.results.model import LaunchVariance
 from torchyard.stats.distributions import two_sided_critical
-from torchyard.stats.pairs import SD_FLOOR
+from torchyard.stats.launches import SD_FLOOR
 
 TRIALS = 300
 # The chance of so few hits when 95 of 100 are promised is below one in ten thousand.

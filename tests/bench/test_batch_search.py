@@ -62,16 +62,16 @@ def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
     """Torch alone takes some hundred MiB, so that two or three samples fit into one GiB."""
     heard: list[BatchTry] = []
     settings = replace(QUICK, memory_limit_bytes=LIMIT)
-    found = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=heard.append)
-    assert found.batch_size in {1, 2, 3}
-    assert found.memory_limit_bytes == LIMIT
-    assert found.tries == tuple(heard)
-    obstacle = found.obstacle
+    search = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=heard.append)
+    assert search.batch_size in {1, 2, 3}
+    assert search.memory_limit_bytes == LIMIT
+    assert search.tries == tuple(heard)
+    obstacle = search.obstacle
     assert obstacle is not None
     assert (obstacle.kind, obstacle.variant) == ("out-of-memory", "eager")
     assert "above its memory limit of 1.00 GiB" in obstacle.reason
     assert obstacle.reason.startswith(("used ", "held ")), "without the name of its process"
-    fitting = [one for one in found.tries if one.fits]
+    fitting = [one for one in search.tries if one.fits]
     for one in fitting:
         assert one.used_bytes is not None
         assert 256 * MIB * one.batch_size < one.used_bytes <= LIMIT
@@ -83,12 +83,12 @@ def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
 
 
 def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None:
-    found = find_batch_size(workload(tmp_path, SHY), [EAGER], QUICK, largest=2)
-    assert [(one.batch_size, one.fits) for one in found.tries] == [(1, False), (2, True)]
-    assert "more than 1 value per channel" in found.tries[0].reason
-    assert found.batch_size == 2
-    assert found.obstacle is None
-    assert found.memory_limit_bytes is not None, "without a limit the machine's memory is one"
+    search = find_batch_size(workload(tmp_path, SHY), [EAGER], QUICK, largest=2)
+    assert [(one.batch_size, one.fits) for one in search.tries] == [(1, False), (2, True)]
+    assert "more than 1 value per channel" in search.tries[0].reason
+    assert search.batch_size == 2
+    assert search.obstacle is None
+    assert search.memory_limit_bytes is not None, "without a limit the machine's memory is one"
 
 
 def test_a_workload_without_a_batch(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_processes_share_what_the_job_has(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2000")
     crowd = Environment(name="crowd", instances=2)
     variants = [EAGER, replace(EAGER, name="again"), replace(EAGER, name="two", environment=crowd)]
-    found = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, largest=1, together=True)
-    assert found.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
+    search = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, largest=1, together=True)
+    assert search.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
 
 
 def test_an_invalid_target_is_not_searched(tmp_path: Path) -> None:

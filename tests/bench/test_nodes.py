@@ -112,9 +112,9 @@ class Job:
 
     def rows(self) -> dict[str, dict[str, Any]]:
         command = [sys.executable, "-m", "torchyard", "report", str(self.run), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode in (0, 1, 3, 6), done.stderr + self.output.read_text()
-        rows = json.loads(done.stdout)["comparisons"]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert completed.returncode in (0, 1, 3, 6), completed.stderr + self.output.read_text()
+        rows = json.loads(completed.stdout)["comparisons"]
         return {row["candidate"].rpartition(":")[2]: row for row in rows}
 
 
@@ -256,7 +256,7 @@ def test_a_cell_of_a_sweep_spans_nodes(cluster: Cluster, tmp_path: Path) -> None
     )
     command = [sys.executable, "-m", "torchyard", "sweep", str(study), "--executor", "slurm"]
     command += ["--cpus", "2", "--job-memory", "3000M", "--run-dir", str(tmp_path / "sweep")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
-    assert "passed" in done.stdout + done.stderr, done.stdout + done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert "passed" in completed.stdout + completed.stderr, completed.stdout + completed.stderr
     assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0-on-yard1", "rank-1-on-yard2"}
     assert cluster.folder.exists()

@@ -26,8 +26,8 @@ def specs_of(
     for variant in variants:
         groups.setdefault(variant.process_key, []).append(variant)
     draw = draw_launch(random.Random(1))
-    found = launch_specs(groups, settings, draw, folder / "cache", folder)
-    return [spec for instances in found.values() for spec in instances]
+    specs = launch_specs(groups, settings, draw, folder / "cache", folder)
+    return [spec for instances in specs.values() for spec in instances]
 
 
 def stack_bytes(spec: LaunchSpec) -> int:

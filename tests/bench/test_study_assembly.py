@@ -324,10 +324,10 @@ def test_bench_reports_it_before_a_run_folder_exists(
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')\nclass Net: ...\n")
     (tmp_path / "broken.py").write_text("x = )\n")
     home = tmp_path / "home"
-    ended = program("bench", *arguments, cwd=tmp_path, TORCHYARD_HOME=str(home))
-    assert ended.code == 2, ended.err
-    assert text in ended.err
-    assert "imported" not in ended.err
+    completed = program("bench", *arguments, cwd=tmp_path, TORCHYARD_HOME=str(home))
+    assert completed.code == 2, completed.err
+    assert text in completed.err
+    assert "imported" not in completed.err
     assert not home.exists()
 
 
@@ -335,5 +335,5 @@ def test_a_file_for_another_python_is_only_checked_for_names(tmp_path: Path) -> 
     (tmp_path / "newer.py").write_text("x = )\n")
     (tmp_path / "python").symlink_to(sys.executable)
     target = f"new={tmp_path / 'python'}"
-    ended = program("bench", "newer.py", "--target", target, "--dry-run", cwd=tmp_path)
-    assert ended.code == 0, ended.err
+    completed = program("bench", "newer.py", "--target", target, "--dry-run", cwd=tmp_path)
+    assert completed.code == 0, completed.err

@@ -22,13 +22,13 @@ from torchyard.errors import UsageError
 
 def labels(text: str, *modes: Mode) -> list[str]:
     choice = choose_workload(SpecText(text=text, where="--only", folder=Path()))
-    found = expand(
+    cells = expand(
         choice,
         modes=modes or ("inference",),
         device="cpu",
         optimizer_step=False,
     )
-    return [workload.label for workload in found]
+    return [workload.label for workload in cells]
 
 
 def values(text: str) -> list[object]:

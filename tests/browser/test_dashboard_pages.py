@@ -91,7 +91,8 @@ class Served:
         import uvicorn
 
         from torchyard.dashboard.app import Access, make_app
-        from torchyard.dashboard.live_store import Feeds, LiveStore
+        from torchyard.dashboard.feeds import Feeds
+        from torchyard.dashboard.live_store import LiveStore
         from torchyard.dashboard.server import listen
 
         self.home = home

@@ -81,5 +81,5 @@ def test_a_path_with_an_equals_sign_needs_no_name(tmp_path: Path) -> None:
     (tmp_path / "a=b" / "bin").mkdir(parents=True)
     (tmp_path / "a=b" / "bin" / "python").symlink_to(sys.executable)
     text = str(tmp_path / "a=b")
-    found = parse_target(text, folder=Path("/"), where="PYTHON", default_name="target")
-    assert found.python == f"{text}/bin/python"
+    target = parse_target(text, folder=Path("/"), where="PYTHON", default_name="target")
+    assert target.python == f"{text}/bin/python"

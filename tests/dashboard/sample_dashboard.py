@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.dashboard.app import Access, make_app
-from torchyard.dashboard.live_store import Feeds, LiveStore
+from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.results.run_writer import RunWriter
 
 MACHINE: dict[str, object] = {"cpu": "Example 9000", "cores": 2, "architecture": "x86_64"}
@@ -135,9 +136,9 @@ class DashboardClient:
         answer = self.client.get(address)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "application/json"
-        found = answer.json()
-        assert isinstance(found, dict)
-        return found
+        response = answer.json()
+        assert isinstance(response, dict)
+        return response
 
 
 @contextmanager

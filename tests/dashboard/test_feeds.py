@@ -17,8 +17,9 @@ from tests.dashboard.sample_dashboard import open_client, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
-from torchyard.dashboard import live_store as feeds_module
-from torchyard.dashboard.live_store import Feeds, RunState
+from torchyard.dashboard import feeds as feeds_module
+from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.live_store import RunState
 from torchyard.process.owner import owner_of
 from torchyard.results.directory import PROGRESS_FILE
 
@@ -223,8 +224,8 @@ def test_the_stream_over_http(going: Path) -> None:
     progress = RecordedProgress(going, lambda _: None)
     tell(progress, "one")
     end(going)
-    with open_client(going.parent) as seen:
-        answer = seen.client.get("/events?id=going")
+    with open_client(going.parent) as dashboard:
+        answer = dashboard.client.get("/events?id=going")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
@@ -234,11 +235,11 @@ def test_the_stream_over_http(going: Path) -> None:
 
 
 def test_asking_whether_there_is_a_stream_opens_none(going: Path) -> None:
-    with open_client(going.parent) as seen:
-        answer = seen.client.head("/events?id=going")
+    with open_client(going.parent) as dashboard:
+        answer = dashboard.client.head("/events?id=going")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert seen.feeds.watchers == 0
+        assert dashboard.feeds.watchers == 0
 
 
 def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
@@ -256,9 +257,9 @@ def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
 
 
 def test_too_many_clients_are_asked_to_retry(going: Path) -> None:
-    with open_client(going.parent) as seen:
-        seen.feeds._watchers = feeds_module.MOST_WATCHERS
-        answer = seen.client.get("/events?id=going")
+    with open_client(going.parent) as dashboard:
+        dashboard.feeds._watchers = feeds_module.MOST_WATCHERS
+        answer = dashboard.client.get("/events?id=going")
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "30"
 

@@ -182,10 +182,10 @@ def test_without_a_token_only_when_asked_for_and_only_on_loopback(tmp_path: Path
         assert served.end()[0] == 0
     (tmp_path / "token").write_text("a-token-of-my-own-1234")
     for options in (["--host", "0.0.0.0"], ["--token-file", str(tmp_path / "token")]):  # noqa: S104
-        done = run_serve("--home", str(tmp_path), "--no-token", *options)
-        assert done.returncode == 2
-        assert "--no-token" in done.stderr
-        assert "hint" in done.stderr
+        completed = run_serve("--home", str(tmp_path), "--no-token", *options)
+        assert completed.returncode == 2
+        assert "--no-token" in completed.stderr
+        assert "hint" in completed.stderr
 
 
 def test_the_browser_is_opened_without_the_token_on_its_command_line(tmp_path: Path) -> None:
@@ -229,15 +229,15 @@ def run_serve(*options: str, **variables: str) -> subprocess.CompletedProcess[st
 def test_a_port_in_use_and_an_invalid_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_serve("--home", str(tmp_path), "--port", str(port))
-        assert done.returncode == 2
-        assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
-    done = run_serve("--home", str(tmp_path), "--host", "no.such.host.invalid")
-    assert done.returncode == 2
-    assert "is not an address" in done.stderr
-    done = run_serve("--home", str(tmp_path), "--token-file", str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert "contains no token" in done.stderr
+        completed = run_serve("--home", str(tmp_path), "--port", str(port))
+        assert completed.returncode == 2
+        assert f"cannot listen on 127.0.0.1 port {port}" in completed.stderr
+    completed = run_serve("--home", str(tmp_path), "--host", "no.such.host.invalid")
+    assert completed.returncode == 2
+    assert "is not an address" in completed.stderr
+    completed = run_serve("--home", str(tmp_path), "--token-file", str(tmp_path / "none"))
+    assert completed.returncode == 2
+    assert "contains no token" in completed.stderr
 
 
 def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
         "import importlib.util as u\nreal = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'uvicorn' else real(name, *a)\n" + hidden
     )
-    done = run_serve("--home", str(tmp_path), PYTHONPATH=str(tmp_path))
-    assert done.returncode == 4
-    assert "the dashboard needs uvicorn" in done.stderr
-    assert "pip install 'torchyard[dashboard]'" in done.stderr
+    completed = run_serve("--home", str(tmp_path), PYTHONPATH=str(tmp_path))
+    assert completed.returncode == 4
+    assert "the dashboard needs uvicorn" in completed.stderr
+    assert "pip install 'torchyard[dashboard]'" in completed.stderr
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, object]]]:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from torchyard.cli.group import program
-from torchyard.results.gate.decision import read_gate_file
+from torchyard.results.gate.model import read_gate_file
 
 yaml: Final = pytest.importorskip("yaml")
 

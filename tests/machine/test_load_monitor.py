@@ -106,8 +106,8 @@ def test_processes_by_name_and_our_own_left_out(proc: Proc) -> None:
     proc.process(102, "python", 6.0, parent=101)
     proc.process(7, "cc1plus", 40.4)
     proc.process(8, "cc1plus", 0.2, start=999)
-    found = source.since_last(proc.scope())
-    assert found == pytest.approx(
+    usage = source.since_last(proc.scope())
+    assert usage == pytest.approx(
         {NoiseSource("process", "cc1plus"): 0.6, NoiseSource("torchyard", OURSELVES): 0.2}
     )
 
@@ -136,8 +136,8 @@ def test_kernel_threads_have_one_name_for_all_of_a_kind(proc: Proc, name: str, s
     proc.process(9, name, 1.0, flags=KERNEL_FLAGS)
     source.since_last(proc.scope())
     proc.process(9, name, 1.5, flags=KERNEL_FLAGS)
-    found = source.since_last(proc.scope())
-    assert found == pytest.approx({NoiseSource("kernel thread", shown): 0.5})
+    usage = source.since_last(proc.scope())
+    assert usage == pytest.approx({NoiseSource("kernel thread", shown): 0.5})
 
 
 def test_brackets_and_blanks_in_names(proc: Proc) -> None:
@@ -167,8 +167,8 @@ def test_processes_that_lived_between_two_polls_are_a_remainder(proc: Proc) -> N
     proc.end(8)
     proc.process(7, "make", 1.2)
     proc.busy(user_s=11.0)
-    found = source.since_last(proc.scope())
-    assert found[NoiseSource("process", SHORT_LIVED)] == pytest.approx(0.8)
+    usage = source.since_last(proc.scope())
+    assert usage[NoiseSource("process", SHORT_LIVED)] == pytest.approx(0.8)
 
 
 def test_ended_workers_are_not_counted_as_other_processes(proc: Proc) -> None:
@@ -202,11 +202,11 @@ def test_steal_and_soft_interrupts_per_core(proc: Proc) -> None:
     proc.busy(user_s=10.0, steal_s=1.0, soft_s=2.0)
     source.since_last(proc.scope())
     proc.busy(user_s=11.0, steal_s=1.4, soft_s=2.2)
-    found = source.since_last(proc.scope())
+    usage = source.since_last(proc.scope())
     # 0.4 s on two cores: each lost 0.2 s.
-    assert found[NoiseSource("steal", "the host")] == pytest.approx(0.2)
-    assert found[NoiseSource("interrupt time", "soft interrupts")] == pytest.approx(0.1)
-    assert NoiseSource("interrupt time", "interrupts") not in found
+    assert usage[NoiseSource("steal", "the host")] == pytest.approx(0.2)
+    assert usage[NoiseSource("interrupt time", "soft interrupts")] == pytest.approx(0.1)
+    assert NoiseSource("interrupt time", "interrupts") not in usage
 
 
 INTERRUPTS = """\

@@ -182,7 +182,7 @@ def test_recording_stops_when_its_time_is_up(tmp_path: Path) -> None:
 def test_the_whole_command(tmp_path: Path) -> None:
     script = tmp_path / "<b>train.py"
     script.write_text(TRAIN + "for _ in range(3): step()\nprint('trained')\nsys.exit(6)\n")
-    done = subprocess.run(
+    completed = subprocess.run(
         [
             *(sys.executable, "-m", "torchyard", "profile", "--active-steps", "2", "--json"),
             *("--run-dir", str(tmp_path / "kept"), "--html", str(tmp_path / "p.html"), str(script)),
@@ -191,12 +191,12 @@ def test_the_whole_command(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 6, done.stderr
-    document = json.loads(done.stdout)
+    assert completed.returncode == 6, completed.stderr
+    document = json.loads(completed.stdout)
     profile = document["profile"]
     assert (profile["exit_code"], profile["state"], profile["tool"]) == (6, "crashed", "torch")
     assert profile["recorded_steps"] == 2
-    assert "trained" in done.stderr
+    assert "trained" in completed.stderr
     page = (tmp_path / "p.html").read_text()
     assert 'href="./kept/trace.json.gz"' in page
     assert "<b>train" not in page

@@ -14,13 +14,7 @@ from torchyard.api.result import FRESH_PROCESSES, THESE_PROCESSES, THIS_PROCESS,
 from torchyard.core import comparison as core
 from torchyard.core.study import Workload
 from torchyard.errors import UsageError
-from torchyard.pytest_plugin.session import (
-    Check,
-    check_change,
-    check_limits,
-    could_not_decide,
-    read_limits,
-)
+from torchyard.pytest_plugin import limits
 from torchyard.results.run_reader import Run
 
 NAME = "test_file.py::test_name"
@@ -66,39 +60,39 @@ def compared(low: float, high: float) -> Comparison:
 def test_only_an_interval_that_is_beyond_the_limit_fails(
     low: float, high: float, outcome: str, word: str
 ) -> None:
-    check = check_limits(compared(low, high), 0.05)
+    check = limits.check(compared(low, high), 0.05)
     assert check.outcome == outcome
     assert word in check.text
-    assert check_limits(compared(low, high), None) == Check(outcome="pass")
+    assert limits.check(compared(low, high), None) == limits.Check(outcome="pass")
 
 
 def test_untrusted_results_pass_with_a_note() -> None:
     comparison = compared(0.5, 0.6)
     untrusted = replace(comparison.result, untrusted=("noisy machine",))
-    check = check_limits(replace(comparison, result=untrusted), 0.05)
+    check = limits.check(replace(comparison, result=untrusted), 0.05)
     assert (check.outcome, check.text) == ("note", "cannot be trusted: noisy machine")
 
 
 def test_only_noise_and_single_launches_are_measured_again() -> None:
     beyond, around = compared(0.5, 0.6), compared(0.9, 1.1)
     # Repeating a result because of its interval would raise the error rate.
-    assert not could_not_decide(beyond)
-    assert not could_not_decide(around)
-    assert could_not_decide(replace(around, scope=THESE_PROCESSES))
-    assert not could_not_decide(replace(around, scope=THIS_PROCESS))
+    assert not limits.could_not_decide(beyond)
+    assert not limits.could_not_decide(around)
+    assert limits.could_not_decide(replace(around, scope=THESE_PROCESSES))
+    assert not limits.could_not_decide(replace(around, scope=THIS_PROCESS))
     for reasons, repeat in {
         ("noisy machine: 9 of 9 pairs were disturbed",): True,
         ("noisy machine: 9 of 9 pairs were disturbed", "results were not checked"): False,
         ("results were not checked",): False,
     }.items():
         untrusted = replace(around, result=replace(around.result, untrusted=reasons))
-        assert could_not_decide(untrusted) is repeat, reasons
+        assert limits.could_not_decide(untrusted) is repeat, reasons
     wrong = replace(around.result, verdict=core.Verdict.WRONG, untrusted=("noisy machine",))
-    assert not could_not_decide(replace(around, result=wrong))
+    assert not limits.could_not_decide(replace(around, result=wrong))
 
 
 def test_one_launch_is_not_enough_to_fail() -> None:
-    check = check_limits(replace(compared(0.5, 0.6), scope=THESE_PROCESSES), 0.05)
+    check = limits.check(replace(compared(0.5, 0.6), scope=THESE_PROCESSES), 0.05)
     assert check.outcome == "note"
     assert "one launch only" in check.text
 
@@ -110,15 +104,15 @@ def test_wrong_results_fail_with_and_without_a_limit_and_on_a_noisy_machine() ->
         comparison.result, verdict=core.Verdict.WRONG, accuracy=accuracy, untrusted=("noisy",)
     )
     for limit in (None, 0.05):
-        check = check_limits(replace(comparison, result=wrong), limit)
+        check = limits.check(replace(comparison, result=wrong), limit)
         assert check.outcome == "fail"
         assert "output 0 differs" in check.text
 
 
 def test_limits_are_percentages_or_fractions() -> None:
-    assert read_limits("5%") == read_limits(0.05) == 0.05
+    assert limits.read("5%") == limits.read(0.05) == 0.05
     with pytest.raises(UsageError, match="limit: '5 apples'"):
-        read_limits("5 apples")
+        limits.read("5 apples")
 
 
 def session(folder: Path, speedup: float, **changes: Any) -> Run:
@@ -134,9 +128,9 @@ def session(folder: Path, speedup: float, **changes: Any) -> Run:
     return write_session(folder, plan)
 
 
-def change(before: Run, now: Run, *, limit: float | None = 0.05, name: str = NAME) -> Check:
+def change(before: Run, now: Run, *, limit: float | None = 0.05, name: str = NAME) -> limits.Check:
     comparison = Comparison(result=now.comparisons[0], scope=FRESH_PROCESSES, run=now.folder)
-    return check_change(comparison, name, limit, saved_as="main", runs=[before])
+    return limits.check_change(comparison, name, limit, saved_as="main", runs=[before])
 
 
 def test_a_change_beyond_the_limit_fails(tmp_path: Path) -> None:

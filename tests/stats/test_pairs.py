@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 
 from torchyard.core.block import Block, GuardReading
 from torchyard.errors import Untrustworthy
-from torchyard.stats.pairs import (
-    launch_effects,
-    launch_sd,
-    pair_blocks,
-    pair_floor,
-    pair_sd,
-)
+from torchyard.stats.launches import launch_effects, launch_sd, pair_floor, pair_sd
+from torchyard.stats.pairs import pair_blocks
 
 
 def block(
@@ -49,20 +44,20 @@ def launch_of(number: int, pairs: int, *, dirty: int = 0, why: str = "busy") -> 
 def test_a_pair_is_the_log_of_the_speedup() -> None:
     blocks = [block(0, n, "a", 300.0, last=600.0) for n in range(3)]
     blocks += [block(0, n, "b", 100.0) for n in range(3)]
-    found = pair_blocks(blocks, "a", "b")
-    assert list(found.medians[0]) == pytest.approx([math.log(3)] * 3)
-    assert list(found.means[0]) == pytest.approx([math.log(4)] * 3)
-    assert (found.pairs, found.dropped, found.busy) == (3, 0, False)
+    pairs = pair_blocks(blocks, "a", "b")
+    assert list(pairs.medians[0]) == pytest.approx([math.log(3)] * 3)
+    assert list(pairs.means[0]) == pytest.approx([math.log(4)] * 3)
+    assert (pairs.pairs, pairs.dropped, pairs.busy) == (3, 0, False)
 
 
 def test_dirty_pairs_are_dropped_for_either_variant() -> None:
     blocks = launch_of(0, 10)
     blocks[0] = block(0, 0, "a", 900.0, "stolen by the host")
     blocks[3] = block(0, 1, "b", 900.0, "waited for a core")
-    found = pair_blocks(blocks, "a", "b")
-    assert (found.pairs, found.dropped, found.disturbed) == (8, 2, 2)
-    assert all(value == pytest.approx(math.log(2)) for value in found.medians[0])
-    assert dict(found.reasons) == {"stolen by the host": 1, "waited for a core": 1}
+    pairs = pair_blocks(blocks, "a", "b")
+    assert (pairs.pairs, pairs.dropped, pairs.disturbed) == (8, 2, 2)
+    assert all(value == pytest.approx(math.log(2)) for value in pairs.medians[0])
+    assert dict(pairs.reasons) == {"stolen by the host": 1, "waited for a core": 1}
 
 
 def test_at_half_they_are_dropped_and_above_half_all_are_kept() -> None:
@@ -74,16 +69,16 @@ def test_at_half_they_are_dropped_and_above_half_all_are_kept() -> None:
 
 def test_a_launch_with_too_few_pairs_stays_empty_and_is_counted() -> None:
     blocks = [*launch_of(0, 10), *launch_of(1, 6, dirty=4), *launch_of(2, 10)]
-    found = pair_blocks(blocks, "a", "b")
-    assert [len(launch) for launch in found.medians] == [10, 0, 10]
-    assert (found.dropped, found.disturbed) == (6, 4)
-    assert dict(found.reasons)["too few clean pairs in the launch"] == 2
+    pairs = pair_blocks(blocks, "a", "b")
+    assert [len(launch) for launch in pairs.medians] == [10, 0, 10]
+    assert (pairs.dropped, pairs.disturbed) == (6, 4)
+    assert dict(pairs.reasons)["too few clean pairs in the launch"] == 2
 
 
 def test_an_interrupted_round_is_not_a_pair() -> None:
     blocks = [*launch_of(0, 4), block(0, 4, "a")]
-    found = pair_blocks(blocks, "a", "b")
-    assert (found.pairs, found.dropped) == (4, 0)
+    pairs = pair_blocks(blocks, "a", "b")
+    assert (pairs.pairs, pairs.dropped) == (4, 0)
 
 
 def test_other_candidates_do_not_matter() -> None:
@@ -93,17 +88,17 @@ def test_other_candidates_do_not_matter() -> None:
 
 
 def test_no_blocks_are_no_launches() -> None:
-    found = pair_blocks([], "a", "b")
-    assert (found.medians, found.pairs, found.dropped, found.busy) == ((), 0, 0, False)
+    pairs = pair_blocks([], "a", "b")
+    assert (pairs.medians, pairs.pairs, pairs.dropped, pairs.busy) == ((), 0, 0, False)
 
 
 def test_a_disturbance_that_comes_with_one_variant_keeps_all_pairs() -> None:
     few = pair_blocks(launch_of(0, 20, dirty=7), "a", "b")
     assert (few.dropped, few.one_sided) == (7, ())  # 7 of 7: p = 0.016
-    found = pair_blocks(launch_of(0, 20, dirty=8), "a", "b")
-    assert (found.pairs, found.dropped, found.disturbed, found.busy) == (20, 0, 8, False)
-    assert found.one_sided == found.never_same
-    assert found.one_sided == (
+    pairs = pair_blocks(launch_of(0, 20, dirty=8), "a", "b")
+    assert (pairs.pairs, pairs.dropped, pairs.disturbed, pairs.busy) == (20, 0, 8, False)
+    assert pairs.one_sided == pairs.never_same
+    assert pairs.one_sided == (
         "disturbance is attributed to the candidate: it occurs in 40% of its blocks and in 0% of the baseline's",
     )
     swapped = pair_blocks(launch_of(0, 20, dirty=8), "b", "a")
@@ -117,14 +112,14 @@ def test_rounds_that_are_dirty_for_both_variants_are_neutral() -> None:
     for index in range(20):
         marks = ("busy",) if index < 9 else ()
         blocks += [block(0, index, "a", 200.0, *marks), block(0, index, "b", 100.0, *marks)]
-    found = pair_blocks(blocks, "a", "b")
-    assert (found.dropped, found.one_sided) == (9, ())
+    pairs = pair_blocks(blocks, "a", "b")
+    assert (pairs.dropped, pairs.one_sided) == (9, ())
 
 
 def test_a_rare_disturbance_of_one_variant_is_kept_and_does_not_rule_out_same() -> None:
     blocks = [one for number in range(10) for one in launch_of(number, 100, dirty=1)]
-    found = pair_blocks(blocks, "a", "b")
-    assert (found.dropped, len(found.one_sided), found.never_same) == (0, 1, ())
+    pairs = pair_blocks(blocks, "a", "b")
+    assert (pairs.dropped, len(pairs.one_sided), pairs.never_same) == (0, 1, ())
 
 
 LOGS = st.floats(-2.0, 2.0)

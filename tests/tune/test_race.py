@@ -283,8 +283,10 @@ def test_without_a_leader_the_time_for_combining_is_used_for_screening(tmp_path:
     def single_ended_s(truth: Callable[[Contender], float]) -> float:
         rounds = SimulatedRounds(truth, random.Random(1), launch_sd=0.1)
         race = race_of({"allocator": ["tc", "je"]}, budget_s=40.0)
-        done = run(tmp_path / str(truth(DEFAULT_AND_TC)), rounds, race)
-        return max(race_round.ended_s for race_round in done.heats if race_round.stage == "single")
+        completed = run(tmp_path / str(truth(DEFAULT_AND_TC)), rounds, race)
+        return max(
+            race_round.ended_s for race_round in completed.heats if race_round.stage == "single"
+        )
 
     # Screening takes 3 s and rounds 6 s each; those of single choices end after 22 s, or when only the
     # time for a confirmation is left.

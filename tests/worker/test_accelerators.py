@@ -181,18 +181,18 @@ def test_other_devices_are_refused_before_measuring(
 
 
 def test_backend_that_no_file_registers_is_not_visible(machine: Machines) -> None:
-    done = machine().torchyard("bench", "kernels/softmax", "--device", "toy")
-    assert done.returncode == 2
-    assert "'toy' is not visible to the target" in done.stderr
+    completed = machine().torchyard("bench", "kernels/softmax", "--device", "toy")
+    assert completed.returncode == 2
+    assert "'toy' is not visible to the target" in completed.stderr
 
 
 @pytest.mark.parametrize("lacking", ["", "events,memory"])
 def test_bench_gives_a_verdict_with_notes(machine: Machines, lacking: str) -> None:
     toy = machine(TOY_KERNEL_NS="300000", TOY_WITHOUT=lacking)
     words = [f"{WORKLOAD}:build", "--device", "toy:1", "--candidate", f"{WORKLOAD}:twice"]
-    done = toy.torchyard("bench", *words, "--time", "3s", "--json")
-    assert done.returncode in (0, 6), done.stderr  # 6: a busy machine
-    (comparison,) = json.loads(done.stdout)["comparisons"]
+    completed = toy.torchyard("bench", *words, "--time", "3s", "--json")
+    assert completed.returncode in (0, 6), completed.stderr  # 6: a busy machine
+    (comparison,) = json.loads(completed.stdout)["comparisons"]
     # On a busy machine the time suffices for one launch only.
     assert comparison["verdict"] in ("slower", "undecided", "untrusted")
     assert comparison["estimate"]["speedup"] < 0.95  # three kernels against four
@@ -213,8 +213,8 @@ def test_bench_gives_a_verdict_with_notes(machine: Machines, lacking: str) -> No
 
 def test_training_on_the_device(machine: Machines) -> None:
     words = [f"{WORKLOAD}:trained", "--device", "toy", "--candidate", f"{WORKLOAD}:twice"]
-    done = machine().torchyard("bench", *words, "--mode", "training", "--time", "1s", "--json")
-    (comparison,) = json.loads(done.stdout)["comparisons"]
+    completed = machine().torchyard("bench", *words, "--mode", "training", "--time", "1s", "--json")
+    (comparison,) = json.loads(completed.stdout)["comparisons"]
     assert comparison["accuracy"]["status"] == "pass"
     assert comparison["estimate"]["speedup"] < 1.0
 

@@ -125,5 +125,5 @@ def test_python_38_itself_compiles_every_file() -> None:
         "import sys\nfor path in sys.argv[1:]:\n    compile(open(path, 'rb').read(), path, 'exec')"
     )
     command = [python, "-c", code, *map(str, FILES)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr

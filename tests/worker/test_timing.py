@@ -152,10 +152,10 @@ def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
     path = write_file(tmp_path, "product.py", code)
     service = make_service(path, variant("a"), variant("b", "aot_eager"))
     for name in "ab":
-        found = service.measure(name)
-        assert found["peak_memory_bytes"] == size * size * 4
-        assert "above the start" in found["memory_method"]
-        assert found["unavailable"] == []
+        metrics = service.measure(name)
+        assert metrics["peak_memory_bytes"] == size * size * 4
+        assert "above the start" in metrics["memory_method"]
+        assert metrics["unavailable"] == []
     assert (
         make_service(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
     )

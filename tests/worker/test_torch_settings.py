@@ -230,17 +230,17 @@ def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
     service = make_service(
         write_file(tmp_path, "l.py", code), variant("a", "dynamo:eager", other_batch=True)
     )
-    found = service.measure("a")
-    assert ["recompiles", "the workload has no batch size"] in found["unavailable"]
+    metrics = service.measure("a")
+    assert ["recompiles", "the workload has no batch size"] in metrics["unavailable"]
 
 
 def test_failing_batch_size_is_reported(tmp_path: Path) -> None:
     code = BATCHED.replace("return self.line(x).relu()", "return self.line(x[:6].view(6, 4))")
     runner = variant("a", "dynamo:eager", dynamic=True)
     service = make_service(write_file(tmp_path, "fixed.py", code), runner, batch_size=6)
-    found = service.measure("a")
-    assert found["tried_batches"] == [9]
-    ((_, reason),) = [item for item in found["unavailable"] if item[0] == "recompiles"]
+    metrics = service.measure("a")
+    assert metrics["tried_batches"] == [9]
+    ((_, reason),) = [item for item in metrics["unavailable"] if item[0] == "recompiles"]
     assert reason.startswith("batch size 3 failed: ")
 
 

@@ -37,7 +37,7 @@ from torchyard.audit.model import (
 from torchyard.core.comparison import Interval
 from torchyard.results.model import LaunchVariance
 from torchyard.stats.distributions import two_sided_critical
-from torchyard.stats.pairs import SD_FLOOR, median_variance
+from torchyard.stats.launches import SD_FLOOR, median_variance
 from torchyard.stats.stopping import minimum_detectable
 
 _FEWEST_VALUES: Final = 2

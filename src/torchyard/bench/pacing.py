@@ -29,7 +29,7 @@ from torchyard.bench.time_estimate import (
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import PRECISE_SHARE, InterimResult
 from torchyard.stats.launch_model import LaunchSummary, half_width, typical_spread
-from torchyard.stats.pairs import median_variance
+from torchyard.stats.launches import median_variance
 from torchyard.stats.stopping import chance_of_verdict
 
 MIN_ROUNDS: Final = 6

@@ -29,7 +29,7 @@ from torchyard.core.study import (
 from torchyard.core.toml_file import read_toml
 from torchyard.core.variant_parts import check_name, find_python
 from torchyard.errors import UsageError
-from torchyard.results.gate.decision import GateTable
+from torchyard.results.gate.model import GateTable
 
 T = TypeVar("T")
 Quantity = str | int | float

@@ -28,13 +28,8 @@ from torchyard.core.study import Budget
 from torchyard.core.units import format_duration, format_percent
 from torchyard.errors import NothingToDo, Untrustworthy
 from torchyard.stats.distributions import two_counts_p
-from torchyard.stats.pairs import (
-    DIRTY_SHARE_LIMIT,
-    ONE_SIDED_P,
-    SD_FLOOR,
-    PairedLaunches,
-    pair_blocks,
-)
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.pairs import DIRTY_SHARE_LIMIT, ONE_SIDED_P, PairedLaunches, pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ from statistics import median
 from typing import Final
 
 from torchyard.stats.distributions import two_counts_p, two_sided_critical
-from torchyard.stats.pairs import ONE_SIDED_P, SD_FLOOR
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.pairs import ONE_SIDED_P
 
 CREDIBILITY: Final = 0.95
 """Posterior probability at which a hypothesis is accepted."""

@@ -34,7 +34,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "find and confirm the fastest settings for a workload",
     ),
     "perf-test": (
-        "torchyard.tune.perf_test:perf_test",
+        "torchyard.tune.perf_test.command:perf_test",
         "measure a matmul and an inference under two settings",
     ),
     "values": (

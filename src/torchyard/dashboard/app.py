@@ -31,8 +31,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torchyard.bench.report.formats import to_json
 from torchyard.core.records import encode
 from torchyard.dashboard import links, lists
+from torchyard.dashboard.feeds import Feeds
 from torchyard.dashboard.links import Links
-from torchyard.dashboard.live_store import Feeds, LiveStore
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.pages import Pages, asset_kinds, asset_text
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
 from torchyard.files.safe_reading import open_regular_file

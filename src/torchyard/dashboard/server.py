@@ -25,7 +25,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from torchyard.dashboard.app import Access, is_loopback, make_app, new_token, read_token
-from torchyard.dashboard.live_store import MOST_WATCHERS, Feeds, LiveStore
+from torchyard.dashboard.feeds import MOST_WATCHERS, Feeds
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.errors import NotAllowed, UsageError
 
 _MOST_CONNECTIONS: Final = 1024

@@ -1,32 +1,19 @@
-"""The comparisons of a test: settings, limits, the line in the summary, and the saved baseline.
-
-A limit is exceeded only if the whole confidence interval is beyond it. What noise leaves undecided
-passes with a note.
-"""
+"""The comparisons of a test: settings, limits, the line in the summary, and the saved baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 
 import pytest
 
-from torchyard.api.result import THESE_PROCESSES, Comparison
-from torchyard.core.comparison import NOISY, Verdict
-from torchyard.core.units import format_percent
 from torchyard.errors import TorchyardError, UsageError
-from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.model import CrossRow
-from torchyard.results.compare.sides import Rules, Side
-from torchyard.results.gate.decision import Gate, read_limit, run_gate
-from torchyard.results.run_reader import Run, read_run
 
 if TYPE_CHECKING:
     from torchyard.api.result import Comparison
+    from torchyard.pytest_plugin.limits import Check
     from torchyard.results.run_reader import Run
-
 
 _RUNS = pytest.StashKey["tuple[Run, ...]"]()
 """Of a session: the runs of the baseline that it is compared with."""
@@ -113,10 +100,11 @@ class TestComparisons:
         __tracebackhide__ = True
         from torchyard.api.comparing import compare, seconds_of
         from torchyard.presentation.wording import speedup_text
+        from torchyard.pytest_plugin import limits
 
         limit = None
         if "limit" in self._settings:
-            limit = read_limits(self._settings["limit"])
+            limit = limits.read(self._settings["limit"])
         self._count += 1
         name = self._item.nodeid + (f" #{self._count}" if self._count > 1 else "")
         asked_for = self._item.config.getoption("torchyard_time")
@@ -132,14 +120,16 @@ class TestComparisons:
                 processes=processes,
                 name=name,
             )
-            if repetition == retries or not could_not_decide(comparison):
+            if repetition == retries or not limits.could_not_decide(comparison):
                 break
             repetition += 1
-        checks = [check_limits(comparison, limit)]
+        checks = [limits.check(comparison, limit)]
         saved_as = self._item.config.getoption("torchyard_compare")
         if saved_as and checks[0].outcome != "fail":
             runs = self._runs_of(saved_as)
-            checks.append(check_change(comparison, name, limit, saved_as=saved_as, runs=runs))
+            checks.append(
+                limits.check_change(comparison, name, limit, saved_as=saved_as, runs=runs)
+            )
         line = f"{comparison.verdict}, {speedup_text(comparison.result)}"
         line += f", measurement {repetition + 1}" if repetition else ""
         self._lines.append(
@@ -234,95 +224,3 @@ def _text_of(error: TorchyardError) -> str:
             *([f"hint: {error.hint}"] if error.hint else []),
         ]
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """The outcome of a check, with its text for the summary."""
-
-    outcome: Literal["pass", "note", "fail"]
-    text: str = ""
-
-
-def read_limits(limit: str | float) -> float:
-    """Return the limit of a marker as a fraction."""
-    return read_limit(limit, where="limit")
-
-
-def could_not_decide(comparison: Comparison) -> bool:
-    """Return whether noise, or a time for one launch only, left the comparison without a verdict.
-
-    Such a result is not used, so measuring again does not change the error rate. An interval that
-    contains the limit is a result: measuring again until it leaves the limit would raise the error rate.
-    """
-    if comparison.result.verdict is Verdict.WRONG:
-        return False
-    noisy = [reason.startswith(NOISY) for reason in comparison.result.untrusted]
-    return all(noisy) if noisy else comparison.scope == THESE_PROCESSES
-
-
-def check_limits(comparison: Comparison, limit: float | None) -> Check:
-    """Check the results and the slowdown of the candidate."""
-    if comparison.result.verdict is Verdict.WRONG:
-        return Check(outcome="fail", text=f"results {comparison.accuracy}")
-    if not comparison.trusted:
-        return Check(outcome="note", text=f"cannot be trusted: {comparison.result.untrusted[0]}")
-    if limit is None:
-        return Check(outcome="pass")
-    text = format_percent(limit)
-    if comparison.interval is None or comparison.scope == THESE_PROCESSES:
-        why = "no interval" if comparison.interval is None else "the time allowed one launch only"
-        return Check(outcome="note", text=f"limit {text} not checked: {why}")
-    lowest_speedup = 1.0 / (1.0 + limit)
-    low, high = comparison.interval
-    if high < lowest_speedup:
-        return Check(
-            outcome="fail",
-            text=f"slower than the baseline by more than the limit {text}",
-        )
-    if low >= lowest_speedup:
-        return Check(outcome="pass", text=f"within the limit {text}")
-    return Check(outcome="note", text=f"undecided: the interval contains the limit {text}")
-
-
-def check_change(
-    comparison: Comparison, name: str, limit: float | None, *, saved_as: str, runs: Sequence[Run]
-) -> Check:
-    """Check the change of the speedup since a saved session."""
-    earlier = tuple(
-        run for run in runs if any(row.workload.name == name for row in run.comparisons)
-    )
-    if not earlier or comparison.run is None:
-        return Check(outcome="note", text=f"not in the baseline {saved_as}")
-    one = Side(text=f"the baseline {saved_as}", runs=earlier)
-    other = Side(text="this session", runs=(read_run(comparison.run),))
-    change = compare_sides(one, other, Rules())
-    since = f"since {saved_as}"
-    if not change.rows:
-        return Check(outcome="note", text=f"{since}: {change.unpaired[0].why}")
-    row = change.rows[0]
-    if row.untrusted or row.support == "not supported":
-        reason = (*row.untrusted, *row.reasons)[0]
-        return Check(outcome="note", text=f"{since} {_change_text(row)}, not supported: {reason}")
-    if limit is None:
-        return Check(outcome="pass", text=f"{since} {_change_text(row)}")
-    standing = run_gate(change, Gate(max_slowdown=limit)).rows[0].standing
-    text = f"{since} {_change_text(row)} of time"
-    shown = format_percent(limit)
-    if standing == "crossed":
-        return Check(outcome="fail", text=f"{text}, beyond the limit {shown}")
-    if standing == "kept":
-        return Check(outcome="pass", text=f"{text}, within the limit {shown}")
-    return Check(outcome="note", text=f"{text}, undecided: the interval contains the limit {shown}")
-
-
-def _change_text(row: CrossRow) -> str:
-    """Return the change of the time, such as `+12.5% [+9.4%, +15.5%]`."""
-    if not row.ratio:
-        return "no number"
-    text = format_percent(1.0 / row.ratio - 1.0, signed=True)
-    if row.interval is None:
-        return text
-    ends = (1.0 / row.interval.high - 1.0, 1.0 / row.interval.low - 1.0)
-    low, high = (format_percent(end, signed=True) for end in ends)
-    return f"{text} [{low}, {high}]"

@@ -21,7 +21,7 @@ from typing import Final
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.stats.distributions import student_cdf, two_sided_critical, two_sided_p
 from torchyard.stats.estimate import verdict_of
-from torchyard.stats.pairs import SD_FLOOR
+from torchyard.stats.launches import SD_FLOOR
 
 SESSION_SD: Final = 0.005
 """Assumed between-session standard deviation of the log speedup of the same code;

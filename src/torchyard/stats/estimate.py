@@ -21,7 +21,7 @@ from torchyard.core.study import Budget
 from torchyard.errors import UsageError
 from torchyard.stats.distributions import median_interval, sign_test_p
 from torchyard.stats.launch_model import LaunchSummary, effective_degrees, half_width, p_values
-from torchyard.stats.pairs import (
+from torchyard.stats.launches import (
     SD_FLOOR,
     dependence,
     launch_effects,

@@ -17,7 +17,7 @@ from torchyard.core.study import Budget
 from torchyard.stats.between_runs import effect_of, interval_of
 from torchyard.stats.distributions import normal_quantile, two_sided_critical
 from torchyard.stats.estimate import verdict_of
-from torchyard.stats.pairs import SD_FLOOR
+from torchyard.stats.launches import SD_FLOOR
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:

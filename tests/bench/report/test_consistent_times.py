@@ -27,7 +27,8 @@ from torchyard.results.model import RunFilter
 from torchyard.results.run_reader import Run, read_run
 from torchyard.stats.stopping import InterimAnalysis
 from torchyard.sweep.rows import RunComparison, row_of
-from torchyard.tune.perf_test import PerfTest, perf_text
+from torchyard.tune.perf_test.measurement import PerfTest
+from torchyard.tune.perf_test.report import perf_text
 
 UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 TIME = r"(\d[\d.]*) (s|ms|µs|ns)"

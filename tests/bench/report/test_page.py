@@ -83,9 +83,9 @@ def test_the_only_scripts_are_those_the_page_allows(run: Run) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     for kind, count in (("script", 2), ("style", 1)):
-        found = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
-        assert len(found) == count
-        for text in found:
+        matches = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        assert len(matches) == count
+        for text in matches:
             digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
             assert f"'sha256-{digest}'" in policy
     assert f"'{fingerprint(runtime_script())}'" in policy

@@ -279,10 +279,10 @@ def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> Non
     knob = Isolation(base=shelter.name)
     (setting,) = knob.survey(MACHINE, shelter.request).settings
     knob.write(MACHINE, setting)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], check=False, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert f":cpuset:/{shelter.name}/torchyard/measure\n" in answer.read_text()
     knob.restore(MACHINE, setting)
 

@@ -14,7 +14,7 @@ from torchyard.results.compare.model import (
     SideNumbers,
     Unpaired,
 )
-from torchyard.results.gate.decision import GateOutcome, GateRow, Policy
+from torchyard.results.gate.model import GateOutcome, GateRow, Policy
 
 ONE = CrossSide(
     text="baseline:main",

@@ -21,16 +21,8 @@ from torchyard.results.compare.model import (
     Unpaired,
 )
 from torchyard.results.compare.sides import Rules, Side
-from torchyard.results.gate.decision import (
-    Action,
-    Gate,
-    GateLimit,
-    GateOutcome,
-    GateRow,
-    Policy,
-    compare_inside,
-    run_gate,
-)
+from torchyard.results.gate.decision import Gate, compare_inside, run_gate
+from torchyard.results.gate.model import Action, GateLimit, GateOutcome, GateRow, Policy
 from torchyard.stats.between_runs import Effect, interval_of
 
 SIDE = CrossSide(text="a", runs=("1",), variants=("fast",))
@@ -323,10 +315,10 @@ def test_a_run_is_gated_against_another(tmp_path: Path) -> None:
     before = write_session(tmp_path / "before", Plan())
     slower = Plan(seed=2, drift=-0.4, effects={"fast": 0.1, "slow": 0.05})
     now = write_session(tmp_path / "now", slower)
-    found = compare_sides(
+    comparison = compare_sides(
         Side(text="before", runs=(before,)), Side(text="now", runs=(now,)), Rules()
     )
-    outcome = run_gate(found, Gate(max_slowdown=0.03))
+    outcome = run_gate(comparison, Gate(max_slowdown=0.03))
     standings = {(one.workload, one.variants[1]): one.standing for one in outcome.rows}
     assert standings == {
         (MATMUL.label, "fast"): "crossed",
@@ -340,10 +332,10 @@ def test_another_machine_fails_the_gate(tmp_path: Path) -> None:
     before = write_session(tmp_path / "before", Plan())
     away = Plan(seed=2, machine={**MACHINE, "cpu": "Other 1"}, study=replace(STUDY, name="away"))
     now = write_session(tmp_path / "now", away)
-    found = compare_sides(
+    comparison = compare_sides(
         Side(text="before", runs=(before,)), Side(text="now", runs=(now,)), Rules()
     )
-    outcome = run_gate(found, Gate(max_slowdown=0.5))
+    outcome = run_gate(comparison, Gate(max_slowdown=0.5))
     assert outcome.failed
     assert {one.standing for one in outcome.rows} == {"unsupported"}
 

@@ -40,8 +40,8 @@ def sample() -> list[SeriesHistory]:
         series_of("kernels/matmul inference"): points_of(40, step_at=25, ratio=0.9),
         series_of("models/gpt training"): drifting,
     }
-    found = histories(MemoryStore(table), RunFilter())
-    return [*ranked(found), *(one for one in found if not one.changes)]
+    series = histories(MemoryStore(table), RunFilter())
+    return [*ranked(series), *(one for one in series if not one.changes)]
 
 
 def hostile() -> SeriesHistory:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchyard.profile.model import CostRow, sum_of_costs
-from torchyard.tune.perf_test import OperatorRow, OperatorTable, PerfTest, perf_text
+from torchyard.tune.perf_test.measurement import OperatorRow, OperatorTable, PerfTest
+from torchyard.tune.perf_test.report import perf_text
 
 LONG = "void cutlass::Kernel2<" + 30 * "cutlass_80_simt_sgemm, " + ">(Params)"
 ADD = OperatorRow(

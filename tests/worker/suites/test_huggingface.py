@@ -131,8 +131,10 @@ try:
 except CannotBuild as error:
     print(error, error.hint, sep="|")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    message, hint = done.stdout.strip().split("|")
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    message, hint = completed.stdout.strip().split("|")
     assert message.startswith("transformers cannot be imported in the target")
     assert hint == "install transformers into the target"
 

@@ -74,10 +74,10 @@ print("after", sorted(first), second)
 
 
 def test_output_of_c_code_is_redirected_and_stdout_restored() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.splitlines() == ["before", "after ['of C', 'of the system'] ['more']"]
+    assert completed.stdout.splitlines() == ["before", "after ['of C', 'of the system'] ['more']"]
 
 
 def test_stdout_is_restored_after_an_error() -> None:

@@ -25,7 +25,8 @@ from torchyard.results.commands.options import find_run, percent, session_option
 if TYPE_CHECKING:
     from torchyard.results.compare.model import CrossComparison
     from torchyard.results.compare.sides import Side
-    from torchyard.results.gate.decision import Gate, GateOutcome
+    from torchyard.results.gate.decision import Gate
+    from torchyard.results.gate.model import GateOutcome
     from torchyard.results.run_reader import Run
 
 
@@ -162,8 +163,8 @@ def _explain(outcome: GateOutcome, run: Run, *, as_json: bool) -> None:
 
 
 def _gate(options: dict[str, Any]) -> Gate:
-    from torchyard.results.gate.decision import (
-        Gate,
+    from torchyard.results.gate.decision import Gate
+    from torchyard.results.gate.model import (
         GateLimit,
         GateTable,
         Policy,

@@ -14,7 +14,7 @@ from torchyard.presentation.tables import json_text, markdown_table
 from torchyard.presentation.wording import ABSENT
 from torchyard.results.compare.report import fact_table
 from torchyard.results.compare.wording import side_text
-from torchyard.results.gate.decision import GateOutcome, GateRow, RowAction, Standing
+from torchyard.results.gate.model import GateOutcome, GateRow, RowAction, Standing
 
 GATE_SCHEMA: Final = "torchyard.gate"
 GATE_SCHEMA_VERSION: Final = 1

@@ -1,0 +1,1 @@
+"""`torchyard perf-test`: a matrix product and an inference, under current and tuned settings."""
