@@ -241,7 +241,7 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path, home: Path) -> None:
     document = json.loads(out)
     assert document["audit"]["interrupted"] is True
     assert document["audit"]["blocks"] >= 12
-    found = latest_audit(home / "audits")
-    assert found is not None
-    assert read_audit(found).interrupted
+    audit_path = latest_audit(home / "audits")
+    assert audit_path is not None
+    assert read_audit(audit_path).interrupted
     assert "interrupted" in (tmp_path / "talk").read_text()

@@ -138,11 +138,11 @@ def test_the_series_is_thinned_and_says_so() -> None:
 
 def test_the_assumptions_name_what_was_measured() -> None:
     audit = synthetic_audit(make_blocks(12, pair_sd=0.01))
-    said = " ".join(audit.assumptions)
-    assert "4.5 s each" in said
-    assert "9 pairs" in said
-    assert "2 threads" in said
-    assert "--launches 400" in said
+    text = " ".join(audit.assumptions)
+    assert "4.5 s each" in text
+    assert "9 pairs" in text
+    assert "2 threads" in text
+    assert "--launches 400" in text
 
 
 def test_an_audit_survives_json() -> None:
@@ -165,11 +165,11 @@ COMPILER = NoiseSource("process", "cc1plus")
 def test_the_disturbing_process_is_named_with_its_share() -> None:
     blocks = make_blocks(14, pair_sd=0.01)
     samples = tuple(beside(launch, 0.93 if launch < 5 else 0.0, COMPILER) for launch in range(13))
-    (found,) = synthetic_audit(blocks, samples=samples).disturbances
-    assert (found.kind, found.what, found.unit) == ("process", "cc1plus", "cores")
-    assert found.share_of_blocks == pytest.approx(5 / 13)
-    assert found.amount == pytest.approx(0.93 * 5 / 13, rel=0.02)
-    assert found.advice
+    (disturbance,) = synthetic_audit(blocks, samples=samples).disturbances
+    assert (disturbance.kind, disturbance.what, disturbance.unit) == ("process", "cc1plus", "cores")
+    assert disturbance.share_of_blocks == pytest.approx(5 / 13)
+    assert disturbance.amount == pytest.approx(0.93 * 5 / 13, rel=0.02)
+    assert disturbance.advice
 
 
 def test_slowdown_of_blocks_during_the_disturbance() -> None:
@@ -184,9 +184,9 @@ def test_slowdown_of_blocks_during_the_disturbance() -> None:
             LoadSample(started_ns=began, ended_ns=middle, amounts={}),
             LoadSample(started_ns=middle, ended_ns=end, amounts={COMPILER: 0.9}),
         ]
-    (found,) = synthetic_audit(blocks, samples=tuple(samples)).disturbances
-    assert found.slower == pytest.approx(math.expm1(0.2), abs=0.02)
-    assert found.share_of_blocks == pytest.approx(4 / 9)
+    (disturbance,) = synthetic_audit(blocks, samples=tuple(samples)).disturbances
+    assert disturbance.slower == pytest.approx(math.expm1(0.2), abs=0.02)
+    assert disturbance.share_of_blocks == pytest.approx(4 / 9)
 
 
 def test_the_worst_comes_first_whatever_its_unit() -> None:
@@ -197,9 +197,9 @@ def test_the_worst_comes_first_whatever_its_unit() -> None:
         NoiseSource("steal", "the host"): 0.2,
     }
     sample = LoadSample(started_ns=FIRST_NS, ended_ns=FIRST_NS + int(100e9), amounts=amounts)
-    found = synthetic_audit(blocks, samples=(sample,)).disturbances
-    assert [one.what for one in found] == ["cc1plus", "the host", "eth0"]
-    assert [one.slower for one in found] == [None, None, None]
+    disturbances = synthetic_audit(blocks, samples=(sample,)).disturbances
+    assert [one.what for one in disturbances] == ["cc1plus", "the host", "eth0"]
+    assert [one.slower for one in disturbances] == [None, None, None]
 
 
 def test_quieter_is_shown_only_when_significant() -> None:

@@ -60,12 +60,12 @@ def workload(folder: Path, text: str) -> Workload:
 
 def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
     """Torch alone takes some hundred MiB, so that two or three samples fit into one GiB."""
-    heard: list[BatchTry] = []
+    tries: list[BatchTry] = []
     settings = replace(QUICK, memory_limit_bytes=LIMIT)
-    search = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=heard.append)
+    search = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=tries.append)
     assert search.batch_size in {1, 2, 3}
     assert search.memory_limit_bytes == LIMIT
-    assert search.tries == tuple(heard)
+    assert search.tries == tuple(tries)
     obstacle = search.obstacle
     assert obstacle is not None
     assert (obstacle.kind, obstacle.variant) == ("out-of-memory", "eager")
@@ -125,12 +125,12 @@ def test_a_study_gets_the_largest_batches_it_can_hold(tmp_path: Path) -> None:
         budget=Budget(time_s=2.0),
         settings=replace(QUICK, memory_limit_bytes=LIMIT),
     )
-    heard: list[BatchTry] = []
-    found, notes = with_largest_batches(study, largest=2, told=heard.append)
-    assert {one.variant for one in heard} <= {"eager and again", "eager", "again"}
-    size = found.workloads[0].batch_size
+    tries: list[BatchTry] = []
+    studies, notes = with_largest_batches(study, largest=2, told=tries.append)
+    assert {one.variant for one in tries} <= {"eager and again", "eager", "again"}
+    size = studies.workloads[0].batch_size
     assert size is not None
-    assert found.workloads[1] == study.workloads[1]
+    assert studies.workloads[1] == study.workloads[1]
     assert f"batch size {size}, the largest" in notes[0]
     assert "not searched, because" in notes[1]
     assert leftover_processes(os.getpid()) == []

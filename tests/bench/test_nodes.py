@@ -57,11 +57,11 @@ class Job:
         command += ["--run-dir", str(self.run), "--threads", "1"]
         script = self.folder / "job.sh"
         script.write_text('#!/bin/sh\nexec "$@"\n')
-        done = self.cluster.ask(
+        completed = self.cluster.ask(
             *("sbatch", "--parsable", f"--nodes={nodes}", "--mem=3000", "--cpus-per-task=2"),
             *(f"--output={self.output}", f"--export=ALL,{MARK}={self.mark}", str(script), *command),
         )
-        self.number = done.strip()
+        self.number = completed.strip()
 
     @property
     def output(self) -> Path:
@@ -81,7 +81,7 @@ class Job:
 
     def processes(self, text: str = "", node: str = "") -> list[psutil.Process]:
         """The living processes of the job whose command contains the text, on one node or all."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 variables, command = process.environ(), " ".join(process.cmdline())
@@ -89,8 +89,8 @@ class Job:
             except (psutil.Error, OSError):
                 continue
             if alive and variables.get(MARK) == self.mark and text in command:
-                found += [process] if node in ("", variables.get("SLURMD_NODENAME")) else []
-        return found
+                processes += [process] if node in ("", variables.get("SLURMD_NODENAME")) else []
+        return processes
 
     def controller(self) -> psutil.Process:
         """The process of Torchyard, which a shell may have started."""

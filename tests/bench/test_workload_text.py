@@ -130,8 +130,8 @@ def test_a_list_is_that_of_the_device(device: str, count: int) -> None:
 
 
 def test_a_named_model_of_a_list_may_be_asked_for_any_mode() -> None:
-    (found,) = expanded(choose("huggingface/gpt-oss-20b"), "training")
-    assert (found.name, found.mode) == ("gpt-oss-20b", "training")
+    (workload,) = expanded(choose("huggingface/gpt-oss-20b"), "training")
+    assert (workload.name, workload.mode) == ("gpt-oss-20b", "training")
 
 
 def test_a_configuration_file_becomes_a_whole_path(tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ def test_more_threads_than_any_machine_has(
         assert arguments[-1] in known or arguments[-1].endswith("=")
     joined = arguments[-1].endswith("=")
     words = (*arguments[:-1], arguments[-1] + count) if joined else (*arguments, count)
-    told = check(capsys, words)
-    assert "threads" in told or "no option" in told
+    message = check(capsys, words)
+    assert "threads" in message or "no option" in message
 
 
 STUDY = """

@@ -56,9 +56,9 @@ def test_workloads_of_a_list_with_modes_and_batch_sizes(capsys: Capture) -> None
     assert sum(" CPU    - " in line for line in timm) == 58 - 54
     document = json.loads(call(capsys, "workloads", "--suite", "torchvision", "--json").out)
     assert list(document["lists"]) == ["torchvision"]
-    found = {each["name"]: each for each in document["lists"]["torchvision"]}
-    assert found["resnet50"]["gpu_batch_size"] == 128
-    assert found["resnet50"]["modes"] == ["inference", "training"]
+    entries = {each["name"]: each for each in document["lists"]["torchvision"]}
+    assert entries["resnet50"]["gpu_batch_size"] == 128
+    assert entries["resnet50"]["modes"] == ["inference", "training"]
 
 
 def test_workloads_as_json(capsys: Capture) -> None:

@@ -24,11 +24,11 @@ def find(text: str, folder: Path) -> str:
 
 
 def test_a_path_a_folder_and_a_relative_path_mean_the_same(venv: Path) -> None:
-    wanted = str(venv / "bin" / "python")
-    assert find(wanted, Path("/")) == wanted
-    assert find(str(venv), Path("/")) == wanted
-    assert find("venv", venv.parent) == wanted
-    assert find("../venv/./bin/python", venv) == wanted
+    interpreter = str(venv / "bin" / "python")
+    assert find(interpreter, Path("/")) == interpreter
+    assert find(str(venv), Path("/")) == interpreter
+    assert find("venv", venv.parent) == interpreter
+    assert find("../venv/./bin/python", venv) == interpreter
 
 
 def test_the_link_is_kept_because_following_it_leaves_the_environment(venv: Path) -> None:

@@ -267,14 +267,14 @@ def test_too_many_clients_are_asked_to_retry(going: Path) -> None:
 def test_stored_progress_has_what_a_page_needs(going: Path) -> None:
     from tests.dashboard.sample_dashboard import MATMUL, comparison
 
-    told: list[Event] = []
-    progress = RecordedProgress(going, told.append)
+    events: list[Event] = []
+    progress = RecordedProgress(going, events.append)
     made = comparison(MATMUL, Verdict.FASTER, 1.25)
     event = Event(kind="comparison", text="x" * 10_000, workload=MATMUL.label, comparison=made)
     progress.listen(event)
     progress.close()
     progress.listen(event)
-    assert told == [event, event]
+    assert events == [event, event]
     (line,) = (going / PROGRESS_FILE).read_text().splitlines()
     record = json.loads(line)
     assert (record["verdict"], record["speedup"], record["candidate"]) == (

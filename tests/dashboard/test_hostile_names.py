@@ -180,8 +180,8 @@ def check_every_page(evil: Names, *, report: bool = False) -> None:
         workloads = seen.data("/api/workloads")["workloads"]
         assert isinstance(workloads, list)
         (row,) = workloads
-        wanted = {name: row[name] for name in ("workload", "baseline", "candidate", "machine")}
-        history = seen.page(f"/history?{urlencode(wanted, errors='replace')}")
+        expected = {name: row[name] for name in ("workload", "baseline", "candidate", "machine")}
+        history = seen.page(f"/history?{urlencode(expected, errors='replace')}")
         check(history)
         assert history.count("run?id=") >= 3
         # The link in the list leads to the same page.

@@ -110,9 +110,9 @@ def test_an_address_of_a_history_leads_back_to_it(
 def test_addresses_of_runs_lead_back_to_them(before: str, after: str) -> None:
     one, other = before[:400], after[:400]
     assert run_request(query_of(Links().run(one))) == one
-    wanted = compare_request(query_of(Links().compare(one, other)))
-    assert (wanted.before, wanted.after) == (one, other)
-    assert compare_request(wanted.query) == wanted
+    request = compare_request(query_of(Links().compare(one, other)))
+    assert (request.before, request.after) == (one, other)
+    assert compare_request(request.query) == request
 
 
 @given(names, st.sampled_from(list(Verdict)), st.booleans(), st.integers(1, 99))
@@ -121,9 +121,9 @@ def test_a_list_of_runs_leads_back_to_itself(
 ) -> None:
     query = [("study", text[:400]), ("verdict", verdict.value), ("page", str(page))]
     query += [] if falling else [("order", "rising")]
-    wanted = runs_request(query)
-    assert runs_request(query_of(Links().runs(wanted.query()))) == wanted
-    assert runs_request(wanted.query(page="")).page == 1
+    request = runs_request(query)
+    assert runs_request(query_of(Links().runs(request.query()))) == request
+    assert runs_request(request.query(page="")).page == 1
     listed = workloads_request([("workload", text[:400]), ("page", str(page))])
     assert workloads_request(query_of(Links().workloads(listed.query()))) == listed
 
@@ -146,8 +146,8 @@ def test_a_text_without_a_wildcard_is_searched_anywhere(typed: str, pattern: str
     ],
 )
 def test_days_are_whole_days(since: str, until: str, wanted: tuple[str, str]) -> None:
-    found = runs_request([("since", since), ("until", until)]).filters
-    assert (found.since, found.until) == wanted
+    filters = runs_request([("since", since), ("until", until)]).filters
+    assert (filters.since, filters.until) == wanted
 
 
 @given(st.text(max_size=20))
@@ -161,9 +161,9 @@ def test_any_page_number_is_a_page_or_an_error(text: str) -> None:
 def test_addresses_of_files_go_up_as_deep_as_the_page_lies() -> None:
     series = Series(workload="w", baseline="b", candidate="c", machine="m")
     for links, up in ((SiteLinks(0), ""), (SiteLinks(1), "../")):
-        found = (links.runs(), links.run("x"), links.history(series), links.compare("a", "b"))
-        assert all(address.startswith(up) for address in (*found, links.asset("x.js")))
-        assert all(isinstance(address, Address) for address in found)
+        addresses = (links.runs(), links.run("x"), links.history(series), links.compare("a", "b"))
+        assert all(address.startswith(up) for address in (*addresses, links.asset("x.js")))
+        assert all(isinstance(address, Address) for address in addresses)
     assert SiteLinks().runs([("page", "2")]) == "runs-2.html"
     assert SiteLinks().live() == ""
 

@@ -316,19 +316,19 @@ def test_every_link_of_every_page_leads_somewhere(home: Path) -> None:
     write_results_directory(home)
     write_run(home / "a b&c=d?e#f", rows=[comparison(GPT, Verdict.FASTER, 1.5)])
     with open_client(home) as dashboard:
-        todo, done = ["./"], set()
+        todo, visited = ["./"], set()
         while todo:
             address = todo.pop()
-            done.add(address)
+            visited.add(address)
             answer = dashboard.client.get(address.removeprefix("./") or "/")
             assert answer.status_code == 200, address
             if "api/" in address or "assets/" in address or "events" in address:
                 continue
             for found in re.findall(r'href="([^"#][^"]*)"', answer.text):
                 link = html.unescape(found)
-                if link not in done and not link.startswith("data:"):
+                if link not in visited and not link.startswith("data:"):
                     todo.append(link)
-        assert len(done) > 20
+        assert len(visited) > 20
 
 
 def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
@@ -337,10 +337,10 @@ def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
 
     write_results_directory(home)
     with open_client(home) as dashboard:
-        todo, done = ["http://127.0.0.1:8000/bench/"], set()
+        todo, visited = ["http://127.0.0.1:8000/bench/"], set()
         while todo:
             address = todo.pop()
-            done.add(address)
+            visited.add(address)
             assert address.startswith("http://127.0.0.1:8000/bench/")
             # What a proxy does with `proxy_pass http://127.0.0.1:8000/` below `/bench/`.
             answer = dashboard.client.get(address.replace("/bench/", "/", 1))
@@ -348,9 +348,9 @@ def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
             if answer.headers["content-type"].startswith("text/html"):
                 for found in re.findall(r'(?:href|src|data-address)="([^"#]+)"', answer.text):
                     link = urljoin(address, html.unescape(found))
-                    if link not in done and "data:" not in link and "vega" not in link:
+                    if link not in visited and "data:" not in link and "vega" not in link:
                         todo.append(link)
-        assert len(done) > 20
+        assert len(visited) > 20
 
 
 def test_a_run_is_found_while_the_index_is_rebuilt(tmp_path: Path) -> None:

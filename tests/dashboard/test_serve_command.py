@@ -74,8 +74,8 @@ class Served:
         """Exit code, what it said, and how long it took."""
         started_s = time.monotonic()
         self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said, time.monotonic() - started_s
+        _, output = self.process.communicate(timeout=60)
+        return self.process.returncode, output, time.monotonic() - started_s
 
 
 @contextmanager
@@ -111,10 +111,10 @@ def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["server"] is None
         assert served.get("/", Host="evil.example")[0] == 400
-        code, said, took_s = served.end()
+        code, output, took_s = served.end()
         assert code == 0
-        assert "Traceback" not in said
-        assert said.endswith("stopped\n")
+        assert "Traceback" not in output
+        assert output.endswith("stopped\n")
         assert took_s < 20
     # The port is free at once.
     with socket.create_server(("127.0.0.1", served.port)):
@@ -134,9 +134,9 @@ def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> N
             assert answer.status == 200
             assert answer.readline().startswith(b"retry")
             connections.append((connection, answer))
-        code, said, took_s = served.end(signal.SIGTERM)
+        code, output, took_s = served.end(signal.SIGTERM)
         assert code == 0
-        assert "Traceback" not in said
+        assert "Traceback" not in output
         assert took_s < 20
         for connection, answer in connections:
             answer.read()
@@ -158,9 +158,9 @@ def test_a_token_is_needed_on_every_address_and_shown_once(tmp_path: Path, host:
         assert served.get_as_stranger("/", Cookie=cookie)[0] == 200
         rebound = served.get_as_stranger("/", Cookie=cookie, Host="evil.example")[0]
         assert rebound == (400 if host == "127.0.0.1" else 200)
-        _, said, _ = served.end()
-        assert "shown only once" in said
-        assert token not in said
+        _, output, _ = served.end()
+        assert "shown only once" in output
+        assert token not in output
 
 
 def test_a_token_of_the_users_own_is_never_shown(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ def test_it_says_where_the_site_is_and_what_changed(capsys: Capture, tmp_path: P
     assert "files written, 0 unchanged, 0 removed" in completed.err
     assert (folder / "index.html").is_file()
     completed = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"), "--json")
-    said = json.loads(completed.out)
-    assert said["schema"] == 1
-    assert said["written"] == 0
-    assert said["unchanged"] > 3
-    assert said["index"] == str(folder / "index.html")
+    document = json.loads(completed.out)
+    assert document["schema"] == 1
+    assert document["written"] == 0
+    assert document["unchanged"] > 3
+    assert document["index"] == str(folder / "index.html")
 
 
 def test_a_folder_with_other_files(capsys: Capture, tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ def run_trampoline(controller_pid: int, plan: bytes) -> tuple[int, bytes]:
     with os.fdopen(plan_write, "wb") as pipe:
         pipe.write(plan)
     with os.fdopen(status_read, "rb") as status:
-        said = status.read()
-    return process.wait(20), said
+        status_text = status.read()
+    return process.wait(20), status_text
 
 
 def plan_of(*command: str, folder: str = "", end: str = "end") -> bytes:

@@ -119,12 +119,12 @@ def test_three_launches_that_agree_by_luck_do_not_make_noisy_pairs_precise() -> 
 def test_the_floor_leaves_a_clear_effect_to_be_found() -> None:
     """Power where pairs dominate: 5 % noise of pairs, 10 pairs, 8 launches, 6 % effect."""
     rng = np.random.default_rng(22)
-    found = sum(
+    alarms = sum(
         estimate(rng.normal(0.06, 0.05, (8, 10)).tolist(), looks=(), budget=Budget()).verdict
         is Verdict.FASTER
         for _ in range(300)
     )
-    assert found >= 0.9 * 300
+    assert alarms >= 0.9 * 300
 
 
 def test_the_floor_changes_nothing_where_launches_dominate() -> None:

@@ -124,8 +124,8 @@ def test_interim_analyses_widen_the_error() -> None:
     ],
 )
 def test_a_single_launch_estimate_has_no_effect(change: dict[str, object]) -> None:
-    found = single_analysis([0.1, 0.2, 0.3])
-    assert effect_of(dataclasses.replace(found, **change)) is None  # type: ignore[arg-type]
+    analysis = single_analysis([0.1, 0.2, 0.3])
+    assert effect_of(dataclasses.replace(analysis, **change)) is None  # type: ignore[arg-type]
 
 
 def test_several_sessions_show_their_spread() -> None:
@@ -133,8 +133,8 @@ def test_several_sessions_show_their_spread() -> None:
     now = [Effect(log=0.1, error=0.001, degrees=9.0)]
     interval = difference(quiet, now)
     seen = math.sqrt(np.var([0.0, 0.1, -0.1, 0.05], ddof=1) - 0.001**2)
-    wanted = math.sqrt(seen**2 * (1 + 1 / 4) + 0.001**2 * (1 + 1 / 4))
-    assert interval.error == pytest.approx(wanted)
+    expected = math.sqrt(seen**2 * (1 + 1 / 4) + 0.001**2 * (1 + 1 / 4))
+    assert interval.error == pytest.approx(expected)
     assert interval.degrees == pytest.approx(3.0 * (1 + 1 / 4) ** 2 / (1 + 1 / 16), rel=0.01)
 
 
@@ -148,9 +148,9 @@ def test_sessions_that_agree_by_chance_keep_the_allowance() -> None:
 def test_the_mean_does_not_average_sessions_away() -> None:
     shared = SESSION_SD * math.sqrt(2.0)
     rows = [Effect(log=0.01, error=math.hypot(shared, 0.001), degrees=20.0)] * 1000
-    found = mean_effect(rows, session_sd=shared)
-    assert found.log == pytest.approx(0.01)
-    assert found.error == pytest.approx(shared, rel=0.01)
+    mean = mean_effect(rows, session_sd=shared)
+    assert mean.log == pytest.approx(0.01)
+    assert mean.error == pytest.approx(shared, rel=0.01)
     assert mean_effect(rows).error < shared / 20
 
 
@@ -239,14 +239,14 @@ def test_runs_that_stopped_when_decided_keep_the_error_rate() -> None:
         for _ in range(2):
             launches = [[float(value)] for value in session(rng, launches=12)]
             looks: list[InterimAnalysis] = []
-            found = None
+            estimated = None
             for count in range(3, 13):
                 looks.append(InterimAnalysis(launches=count, fraction=count / 12))
-                found = estimate(launches[:count], looks=looks, budget=budget)
-                if decided(found, budget):
+                estimated = estimate(launches[:count], looks=looks, budget=budget)
+                if decided(estimated, budget):
                     break
-            assert found is not None
-            kept = effect_of(found)
+            assert estimated is not None
+            kept = effect_of(estimated)
             assert kept is not None
             sides.append(kept)
         alarms += (

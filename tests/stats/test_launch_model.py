@@ -122,11 +122,11 @@ PAIRS = st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=60)
 
 @pytest.mark.parametrize("size", range(1, 80))
 def test_depth_agrees_with_the_binomial_distribution(size: int) -> None:
-    found = median_interval(list(range(size)), 0.05)
+    interval = median_interval(list(range(size)), 0.05)
     depth = int(scipy.stats.binom.ppf(0.025, size, 0.5))
     while depth > 0 and 2 * scipy.stats.binom.cdf(depth - 1, size, 0.5) > 0.05:
         depth -= 1
-    assert found == (None if depth == 0 else (depth - 1, size - depth))
+    assert interval == (None if depth == 0 else (depth - 1, size - depth))
 
 
 def test_six_pairs_are_the_fewest_at_95_percent() -> None:

@@ -34,11 +34,11 @@ def block(
 
 
 def launch_of(number: int, pairs: int, *, dirty: int = 0, why: str = "busy") -> list[Block]:
-    found = []
+    blocks = []
     for index in range(pairs):
         marks = (why,) if index < dirty else ()
-        found += [block(number, index, "a", 200.0), block(number, index, "b", 100.0, *marks)]
-    return found
+        blocks += [block(number, index, "a", 200.0), block(number, index, "b", 100.0, *marks)]
+    return blocks
 
 
 def test_a_pair_is_the_log_of_the_speedup() -> None:
@@ -163,9 +163,9 @@ def test_pair_floor_sees_two_modes_that_the_median_deviation_does_not() -> None:
     drawn = 0.3 * (rng.random((20_000, 6)) < 0.3) + rng.normal(0.0, 0.001, (20_000, 6))
     true_sd = float(np.std(np.median(drawn, axis=1)))
     launches = drawn[:30].tolist()
-    found = pair_sd(launches)
-    assert found is not None
-    assert math.sqrt(math.pi / 2 / 6) * found < 0.1 * true_sd
+    sd = pair_sd(launches)
+    assert sd is not None
+    assert math.sqrt(math.pi / 2 / 6) * sd < 0.1 * true_sd
     assert pair_floor(launches) == pytest.approx(true_sd, rel=0.35)
 
 
@@ -178,9 +178,9 @@ def test_pair_sd_ignores_preemptions() -> None:
     rng = np.random.default_rng(5)
     pairs = rng.normal(0.0, 0.02, 200)
     pairs[::10] += 3.0
-    found = pair_sd([list(pairs)])
-    assert found is not None
-    assert found < 0.03
+    sd = pair_sd([list(pairs)])
+    assert sd is not None
+    assert sd < 0.03
 
 
 def test_pair_sd_is_unknown_without_two_pairs_in_a_launch() -> None:

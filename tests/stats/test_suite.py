@@ -171,9 +171,9 @@ def test_the_reason_names_the_family() -> None:
 
 def test_a_withdrawn_claim_is_visible_in_its_interval() -> None:
     for claimed, effect in ((Verdict.FASTER, 0.05), (Verdict.SLOWER, -0.05)):
-        found = made(effect, 0.001, 5, np.random.default_rng(1))
-        assert found.verdict is claimed
-        taken_back = demote(dataclasses.replace(found, p_adjusted=0.3), 0.05)
+        effects = made(effect, 0.001, 5, np.random.default_rng(1))
+        assert effects.verdict is claimed
+        taken_back = demote(dataclasses.replace(effects, p_adjusted=0.3), 0.05)
         assert taken_back.verdict is Verdict.UNDECIDED
         assert verdict_alone(taken_back, Budget()) is claimed
         # A larger family may have adjusted it again since, to a value that would have passed.

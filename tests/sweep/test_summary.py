@@ -50,10 +50,10 @@ def group(summary: SweepSummary, suite: str, candidate: str, precision: str) -> 
 
 
 def test_every_cell_and_candidate_is_a_row() -> None:
-    asked, statuses, runs = whole_sweep()
-    summary = sweep_summary(asked, statuses, runs)
-    assert len(summary.rows) == 2 * len(asked.cells)
-    assert {row.cell for row in summary.rows} == {one.id for one in asked.cells}
+    sweep_plan, statuses, runs = whole_sweep()
+    summary = sweep_summary(sweep_plan, statuses, runs)
+    assert len(summary.rows) == 2 * len(sweep_plan.cells)
+    assert {row.cell for row in summary.rows} == {one.id for one in sweep_plan.cells}
     assert sum(one.workloads for one in summary.groups) == len(summary.rows)
     assert sum(count for one in summary.groups for _, count in one.ends) == len(summary.rows)
 
@@ -277,18 +277,18 @@ def test_wrong_rows_do_not_affect_the_correction() -> None:
 
 
 def test_costs_of_a_candidate() -> None:
-    found = summary_of(
+    summary = summary_of(
         comparison(workload("a"), speedup=2.0, compile_s=4.0, memory=(100, 200)),
         comparison(workload("b"), speedup=1.25, compile_s=20.0, memory=(200, 100)),
         comparison(workload("c"), speedup=0.5, compile_s=6.0, memory=None),
         failed(workload("d"), "timeout"),
     ).groups[0]
-    assert (found.compiled, found.compile_median_s, found.compile_sum_s) == (3, 6.0, 30.0)
-    assert found.memory_ratio == pytest.approx(1.0)
-    assert found.memory_rows == 2
+    assert (summary.compiled, summary.compile_median_s, summary.compile_sum_s) == (3, 6.0, 30.0)
+    assert summary.memory_ratio == pytest.approx(1.0)
+    assert summary.memory_rows == 2
     # 10 ms become 5 ms: 4 s are paid back after 800; 10 become 8 ms: 20 s after 10 000.
-    assert found.break_even_rows == 2
-    assert found.break_even_median == pytest.approx((800 + 10_000) / 2)
+    assert summary.break_even_rows == 2
+    assert summary.break_even_median == pytest.approx((800 + 10_000) / 2)
 
 
 def test_memory_measured_in_two_ways_is_no_ratio() -> None:
@@ -359,31 +359,31 @@ def test_an_empty_sweep_has_a_summary() -> None:
 
 
 def test_a_false_alarm_rate_at_the_nominal_level() -> None:
-    found = sweep_summary(*null_sweep(200)).false_alarms
-    assert found is not None
-    assert found.comparisons == 200
-    assert found.within
-    assert found.rate.covers(0.05)
-    assert found.called <= found.significant
-    assert found.called_adjusted <= found.called
-    assert sum(found.bins) == 200
+    alarms = sweep_summary(*null_sweep(200)).false_alarms
+    assert alarms is not None
+    assert alarms.comparisons == 200
+    assert alarms.within
+    assert alarms.rate.covers(0.05)
+    assert alarms.called <= alarms.significant
+    assert alarms.called_adjusted <= alarms.called
+    assert sum(alarms.bins) == 200
 
 
 def test_a_false_alarm_rate_above_the_nominal_level() -> None:
-    found = sweep_summary(*null_sweep(60, shift=0.01)).false_alarms
-    assert found is not None
-    assert not found.within
-    assert found.rate.low > 0.05
-    assert found.bins[0] > 50
-    assert found.called_adjusted > 0
+    alarms = sweep_summary(*null_sweep(60, shift=0.01)).false_alarms
+    assert alarms is not None
+    assert not alarms.within
+    assert alarms.rate.low > 0.05
+    assert alarms.bins[0] > 50
+    assert alarms.called_adjusted > 0
 
 
 def test_small_p_values_are_reported_even_without_alarms() -> None:
     """Effects too small for alpha each, but in every comparison."""
-    found = sweep_summary(*null_sweep(200, shift=0.0025)).false_alarms
-    assert found is not None
-    assert found.excess_chance < 0.01
-    assert not found.within
+    alarms = sweep_summary(*null_sweep(200, shift=0.0025)).false_alarms
+    assert alarms is not None
+    assert alarms.excess_chance < 0.01
+    assert not alarms.within
 
 
 def test_other_sweeps_have_no_false_alarms() -> None:
@@ -405,6 +405,6 @@ def test_random_workloads_can_give_false_alarms_too() -> None:
     drawn = Accuracy(status=AccuracyStatus.RANDOM)
     only = cell(1, study(one, candidates=("eager-again",)))
     row = comparison(one, candidate="eager-again", speedup=1.3, accuracy=drawn)
-    found = sweep_summary(plan([only], null=True), [status(only)], [run([row])]).false_alarms
-    assert found is not None
-    assert (found.comparisons, found.called_adjusted) == (1, 1)
+    alarms = sweep_summary(plan([only], null=True), [status(only)], [run([row])]).false_alarms
+    assert alarms is not None
+    assert (alarms.comparisons, alarms.called_adjusted) == (1, 1)

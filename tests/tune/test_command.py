@@ -140,12 +140,12 @@ def test_a_performance_test(capsys: Capture) -> None:
         *("--env", "one=OMP_NUM_THREADS=1", "-q", "--json"),
     )
     assert completed.code in (0, 6), completed.err
-    found = json.loads(completed.out)["perf_test"]
-    assert [row["workload"]["name"] for row in found["comparisons"]] == ["matmul", "mlp"]
-    assert all(row["baseline_metrics"]["flops"] for row in found["comparisons"])
-    assert found["peak"]["flops_per_second"] > 0
-    assert [table["variant"] for table in found["tables"]] == ["current", "one"]
-    assert any(row["name"] == "aten::addmm" for row in found["tables"][0]["rows"])
+    document = json.loads(completed.out)["perf_test"]
+    assert [row["workload"]["name"] for row in document["comparisons"]] == ["matmul", "mlp"]
+    assert all(row["baseline_metrics"]["flops"] for row in document["comparisons"])
+    assert document["peak"]["flops_per_second"] > 0
+    assert [table["variant"] for table in document["tables"]] == ["current", "one"]
+    assert any(row["name"] == "aten::addmm" for row in document["tables"][0]["rows"])
 
 
 def test_a_race_without_a_winner_is_no_tuned_setting(capsys: Capture, tmp_path: Path) -> None:

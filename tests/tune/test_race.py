@@ -295,16 +295,16 @@ def test_without_a_leader_the_time_for_combining_is_used_for_screening(tmp_path:
 
 
 def test_slow_configurations_are_tried_last_and_alone(tmp_path: Path) -> None:
-    asked = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
-    first, *others = asked.space.choices
-    space = replace(asked.space, choices=(replace(first, takes_long=True), *others))
+    race = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
+    first, *others = race.space.choices
+    space = replace(race.space, choices=(replace(first, takes_long=True), *others))
     rounds = SimulatedRounds(additive(), random.Random(13))
-    run(tmp_path / "race", rounds, replace(asked, space=space))
+    run(tmp_path / "race", rounds, replace(race, space=space))
     glances = [names for stage, _, names in rounds.asked if stage == "glance"]
     assert glances == [("plain", "tc", "je"), ("autotuned",)]
 
     rounds = SimulatedRounds(additive(), random.Random(13))
-    short = run(tmp_path / "short", rounds, replace(asked, space=space, budget_s=9.0))
+    short = run(tmp_path / "short", rounds, replace(race, space=space, budget_s=9.0))
     assert short.untried == ("autotuned",)
 
 

@@ -63,17 +63,17 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("lacking", ["", "events", "clock"])
 def test_each_device_is_timed_on_itself(machine: Machines, lacking: str) -> None:
-    found = machine(TOY_KERNEL_NS=str(KERNEL_NS), TOY_WITHOUT=lacking).program(BLOCKS)
+    document = machine(TOY_KERNEL_NS=str(KERNEL_NS), TOY_WITHOUT=lacking).program(BLOCKS)
     kernels = 3
     for index, name in enumerate(("toy", "toy:1")):
         device_ns = kernels * (index + 1) * KERNEL_NS
-        assert min(found[name]) >= 0.999 * device_ns
-        assert min(found[f"host {name}"]) < 0.5 * device_ns, "the device is not asynchronous"
-        notes = found[f"notes {name}"]
+        assert min(document[name]) >= 0.999 * device_ns
+        assert min(document[f"host {name}"]) < 0.5 * device_ns, "the device is not asynchronous"
+        notes = document[f"notes {name}"]
         assert "never tested on" in notes[0]
         assert any("clock of the host" in note for note in notes) is bool(lacking)
-    assert min(found["toy"]) < 2 * kernels * KERNEL_NS, "toy was timed like toy:1"
-    assert found["current"] == 0
+    assert min(document["toy"]) < 2 * kernels * KERNEL_NS, "toy was timed like toy:1"
+    assert document["current"] == 0
 
 
 def test_events_that_do_not_measure_time_are_detected(machine: Machines) -> None:
@@ -107,11 +107,11 @@ print(json.dumps(found))
 
 
 def test_memory_is_that_of_the_device(machine: Machines) -> None:
-    found = machine().program(MEMORY)
+    document = machine().program(MEMORY)
     hidden_bytes, output_bytes = 4 * 32 * 4, 4 * 8 * 4
-    assert hidden_bytes + output_bytes <= found["peak_memory_bytes"] < 100 * hidden_bytes
-    assert found["memory_method"].endswith("toy allocator")
-    assert found["free"] == 2**33
+    assert hidden_bytes + output_bytes <= document["peak_memory_bytes"] < 100 * hidden_bytes
+    assert document["memory_method"].endswith("toy allocator")
+    assert document["free"] == 2**33
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_memory_is_that_of_the_device(machine: Machines) -> None:
 def test_memory_without_statistics_is_unavailable_and_not_0(
     machine: Machines, lacking: str, reason: str
 ) -> None:
-    found = machine(TOY_WITHOUT=lacking).program(MEMORY)
-    assert found["peak_memory_bytes"] is None
-    assert ["peak_memory_bytes", reason] in found["unavailable"]
+    document = machine(TOY_WITHOUT=lacking).program(MEMORY)
+    assert document["peak_memory_bytes"] is None
+    assert ["peak_memory_bytes", reason] in document["unavailable"]
 
 
 def test_random_state_of_devices_in_use_is_restored(machine: Machines) -> None:
@@ -173,11 +173,11 @@ print(json.dumps([before, changed, seeds_now := torch.toy.states[1].tolist(), no
 def test_other_devices_are_refused_before_measuring(
     machine: Machines, device: str, reason: str, variables: dict[str, str]
 ) -> None:
-    done = machine(**variables).torchyard("bench", f"{WORKLOAD}:build", "--device", device)
-    assert done.returncode == 2
-    assert reason in " ".join(done.stderr.split())
-    assert "hint: " in done.stderr
-    assert "run folder" not in done.stderr
+    completed = machine(**variables).torchyard("bench", f"{WORKLOAD}:build", "--device", device)
+    assert completed.returncode == 2
+    assert reason in " ".join(completed.stderr.split())
+    assert "hint: " in completed.stderr
+    assert "run folder" not in completed.stderr
 
 
 def test_backend_that_no_file_registers_is_not_visible(machine: Machines) -> None:

@@ -82,10 +82,10 @@ def test_flag_applies_to_its_variant_only(
     witness: str, options: dict[str, Any], place: int, value: int
 ) -> None:
     service = make_service(witness, variant("plain"), variant("own", **options))
-    wanted = list(PLAIN)
-    wanted[place] = value
+    expected = list(PLAIN)
+    expected[place] = value
     assert seen(service, "plain") == PLAIN
-    assert seen(service, "own") == wanted
+    assert seen(service, "own") == expected
     assert seen(service, "plain") == PLAIN
     assert service.runner("own").model is service.runner("plain").model
 
@@ -216,12 +216,12 @@ def test_other_batch_sizes_are_tried_beside_what_is_timed(tmp_path: Path, mode: 
     static = variant("static", "dynamo:eager", other_batch=True)
     dynamic = variant("dynamic", "dynamo:eager", dynamic=True)
     service = make_service(path, static, dynamic, mode=mode, batch_size=6)
-    found = {name: service.measure(name) for name in ("static", "dynamic")}
-    assert found["static"]["tried_batches"] == found["dynamic"]["tried_batches"] == [3, 9]
+    metrics = {name: service.measure(name) for name in ("static", "dynamic")}
+    assert metrics["static"]["tried_batches"] == metrics["dynamic"]["tried_batches"] == [3, 9]
     # The first other size makes dynamo compile for any size, which then fits the second.
-    assert found["static"]["recompiles"] == 1
-    assert found["static"]["recompile_reasons"][0][0].startswith("batch size 3: ")
-    assert found["dynamic"]["recompiles"] == 0
+    assert metrics["static"]["recompiles"] == 1
+    assert metrics["static"]["recompile_reasons"][0][0].startswith("batch size 3: ")
+    assert metrics["dynamic"]["recompiles"] == 0
     assert service.runner("static").recompiles == 0
 
 

@@ -65,8 +65,8 @@ class RankGroup(WorkersAsOne):
                 threads.submit(self._ask_one, rank, verb, limit_s, fields)
                 for rank in range(len(self._workers) if verb in {*LED, *_ALL_RANKS} else 1)
             ]
-            done, waiting = wait(answers, timeout=limit_s, return_when=FIRST_EXCEPTION)
-            failed = any(answer.exception() is not None for answer in done)
+            answered, waiting = wait(answers, timeout=limit_s, return_when=FIRST_EXCEPTION)
+            failed = any(answer.exception() is not None for answer in answered)
             if failed:
                 wait(waiting, timeout=self._grace_s)
                 raise self._cause(answers)
@@ -180,15 +180,15 @@ def _sums(readings: Sequence[Mapping[str, Any]], wall_ns: int) -> dict[str, Any]
     merged: dict[str, Any] = {}
     for name in readings[0]:
         values = [reading.get(name) for reading in readings]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        numbers = [value for value in values if value is not None]
+        if len(numbers) < len(values):
             merged[name] = None
         elif name == "busy_ns":
             merged[name] = {
-                cpu: max(ns[cpu] for ns in known if cpu in ns) for cpu in set().union(*known)
+                cpu: max(ns[cpu] for ns in numbers if cpu in ns) for cpu in set().union(*numbers)
             }
         else:
-            merged[name] = max(known) if name.startswith("probe_") else sum(known)
+            merged[name] = max(numbers) if name.startswith("probe_") else sum(numbers)
     busy, own_ns = merged.get("busy_ns"), merged.get("cpu_ns")
     if busy is not None and own_ns is not None:
         # Busy time is counted in ticks, by every core that computes.
@@ -258,7 +258,7 @@ def _expanded(names: str) -> list[str]:
             hint="install Slurm's programs on the compute nodes",
         )
     try:
-        done = capture([program, "show", "hostnames", names], limit_s=_LIMIT_S)
+        completed = capture([program, "show", "hostnames", names], limit_s=_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError("scontrol does not list the nodes", why=str(error)) from error
-    return done.stdout.split()
+    return completed.stdout.split()

@@ -161,16 +161,16 @@ class TimingTurn:
         """Pause the workers of this process whenever another cell waits to be timed."""
         from torchyard.process.worker_process import all_paused  # others need only the constants
 
-        ended = self._end_of_preparation
-        while not ended.wait(_POLL_S):
+        preparation_done = self._end_of_preparation
+        while not preparation_done.wait(_POLL_S):
             if _nobody_holds(waiting):
                 continue
             began_s = time.monotonic()
             with all_paused():
                 fcntl.flock(machine, fcntl.LOCK_UN)
-                while not ended.wait(_POLL_S) and not _nobody_holds(waiting):
+                while not preparation_done.wait(_POLL_S) and not _nobody_holds(waiting):
                     pass
-                if not ended.is_set():
+                if not preparation_done.is_set():
                     fcntl.flock(machine, fcntl.LOCK_SH)
             self._waited_s += time.monotonic() - began_s
 
@@ -256,9 +256,9 @@ class ReservedCoresTurn(TimingTurn):
         """Pause workers that use the device while another cell is timed, unless they soon stop using it."""
         from torchyard.process.worker_process import some_paused
 
-        ended = self._end_of_preparation
+        preparation_done = self._end_of_preparation
         held_since_s = math.inf
-        while not ended.wait(_POLL_S):
+        while not preparation_done.wait(_POLL_S):
             if not self._gate_is_held():
                 held_since_s = math.inf
                 continue
@@ -266,7 +266,7 @@ class ReservedCoresTurn(TimingTurn):
             if time.monotonic() - held_since_s < _GRACE_S:
                 continue
             with some_paused(self._uses_device):
-                while not ended.wait(_POLL_S) and self._gate_is_held():
+                while not preparation_done.wait(_POLL_S) and self._gate_is_held():
                     pass
             held_since_s = math.inf
 

@@ -132,8 +132,8 @@ class SweepEstimate:
 
         A cell without a recorded run counts with the mean of the others.
         """
-        known = self.first_launch_s().values()
-        return sum(known) / len(known) * len(self.cells) if known else None
+        launch_times = self.first_launch_s().values()
+        return sum(launch_times) / len(launch_times) * len(self.cells) if launch_times else None
 
     def too_large(self) -> list[CellEstimate]:
         """Return the cells whose worker needs more memory than allowed or available."""

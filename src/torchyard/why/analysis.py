@@ -60,8 +60,12 @@ def explain_comparison(
         on_launch=on_launch,
     )
     session.run()
-    done = len({one.launch for one in session.measurement.rounds})
-    notes = [f"{done} of {launches} launches: the time is used up"] if done < launches else []
+    launches_done = len({one.launch for one in session.measurement.rounds})
+    notes = (
+        [f"{launches_done} of {launches} launches: the time is used up"]
+        if launches_done < launches
+        else []
+    )
     result = attribution_of(row, baseline, candidate, session.measurement, notes=notes)
     keep(result)
     return result

@@ -73,8 +73,8 @@ def memory_sites(
     sources: dict[str, set[Source]] = {}
     for side, allocations in enumerate((baseline, candidate)):
         for one in allocations:
-            known = [names[source] for source in one.sources if source in names]
-            name = known[0] if known else _own_name(one)
+            part_names = [names[source] for source in one.sources if source in names]
+            name = part_names[0] if part_names else _own_name(one)
             sizes.setdefault(name, [0, 0])[side] += one.size_bytes
             sources.setdefault(name, set()).update(one.sources)
     sites = [

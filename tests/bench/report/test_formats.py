@@ -33,8 +33,10 @@ def test_json_holds_everything_and_its_version(run: Run) -> None:
     assert document["schema_version"] == SCHEMA_VERSION
     assert document["run"]["state"] == "finished"
     assert decode(Study, document["study"], where="study") == STUDY
-    found = [decode(Comparison, item, where="", strict=False) for item in document["comparisons"]]
-    assert tuple(found) == COMPARISONS
+    comparisons = [
+        decode(Comparison, item, where="", strict=False) for item in document["comparisons"]
+    ]
+    assert tuple(comparisons) == COMPARISONS
     assert document["comparisons"][0]["label"] == "kernels/matmul inference size=1000"
     assert document["summary"]["verdicts"]["undecided"] == 2
     assert document["summary"]["geometric_means"][0]["comparisons"] == 4

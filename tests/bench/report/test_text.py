@@ -47,8 +47,8 @@ def test_no_line_is_wider_than_the_console(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_numbers_and_marks_are_never_truncated(width: int) -> None:
     text = printed(width=width)
-    for said in ("1.352x", "[1.341, 1.363]", "12.3 ms", "9.13 ms", "<0.001", "8/160", "1/20"):
-        assert said in text
+    for fragment in ("1.352x", "[1.341, 1.363]", "12.3 ms", "9.13 ms", "<0.001", "8/160", "1/20"):
+        assert fragment in text
     for verdict in ("▲ faster", "▼ slower", "= same", "? undecided", "✗ wrong", "✗ failed"):
         assert verdict in text
 

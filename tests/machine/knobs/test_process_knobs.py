@@ -177,8 +177,8 @@ def test_a_command_gets_its_priority(capfd: pytest.CaptureFixture[str]) -> None:
     if setting.unavailable:
         pytest.skip(setting.unavailable)
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    wanted = max(-20, before + int(setting.words[2])) if setting.words else before
-    assert answer_of(capfd, ("priority", setting))["nice"] == wanted
+    expected = max(-20, before + int(setting.words[2])) if setting.words else before
+    assert answer_of(capfd, ("priority", setting))["nice"] == expected
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 

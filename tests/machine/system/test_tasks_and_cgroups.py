@@ -103,8 +103,8 @@ def test_version_1_beside_version_2_has_the_cpusets(tmp_path: Path) -> None:
         "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
         "cgroup /sys/fs/cgroup/cpu\\040set cgroup rw,relatime,cpuset,cpu 0 0\n",
     )
-    found = find_cpusets(FileTree(tmp_path))
-    assert found == Cpusets(version=1, top="sys/fs/cgroup/cpu set")
+    cpusets = find_cpusets(FileTree(tmp_path))
+    assert cpusets == Cpusets(version=1, top="sys/fs/cgroup/cpu set")
 
 
 def test_a_group_that_is_only_shown_from_outside(tmp_path: Path) -> None:

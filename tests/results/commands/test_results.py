@@ -62,9 +62,11 @@ def golden(name: str, text: str) -> None:
 def listed(capsys: Capture, *arguments: str) -> list[str]:
     completed = call(capsys, "results", "list", "--json", *arguments)
     assert completed.code == 0, completed.err
-    found = json.loads(completed.out)
-    assert found["schema"] == 1
-    return [entry.get("id") or entry["run"] for entry in next(v for v in found.values() if v != 1)]
+    document = json.loads(completed.out)
+    assert document["schema"] == 1
+    return [
+        entry.get("id") or entry["run"] for entry in next(v for v in document.values() if v != 1)
+    ]
 
 
 def test_the_tables(capsys: Capture, home: Path) -> None:
@@ -293,8 +295,8 @@ def test_verify(capsys: Capture, home: Path) -> None:
         f"{day(1)}/launches.jsonl, line 1: not a complete record",
     ]
     assert call(capsys, "results", "verify", day(3)).code == 0
-    found = json.loads(call(capsys, "results", "verify", day(1), day(3), "--json").out)
-    assert [len(one["damage"]) for one in found["verified"]] == [1, 0]
+    document = json.loads(call(capsys, "results", "verify", day(1), day(3), "--json").out)
+    assert [len(one["damage"]) for one in document["verified"]] == [1, 0]
     # Only the records that the index needs count for a list.
     assert listed(capsys) == [day(3), day(2), day(1)]
 
@@ -304,9 +306,9 @@ def test_reindex(capsys: Capture, home: Path) -> None:
     (home / ".index.sqlite").write_bytes(b"garbage" * 1000)
     completed = call(capsys, "results", "reindex", "--json")
     assert completed.code == 0
-    found = json.loads(completed.out)
-    assert found["index"] == str(home / ".index.sqlite")
-    assert found["refreshed"]["added"] == 3
+    document = json.loads(completed.out)
+    assert document["index"] == str(home / ".index.sqlite")
+    assert document["refreshed"]["added"] == 3
     assert call(capsys, "results", "reindex").out.startswith("3 runs: ")
 
 

@@ -90,9 +90,9 @@ def test_two_runs_and_a_gate(runs: tuple[Run, Run], tmp_path: Path) -> None:
     )
     rows = {row.other.variant: row for row in comparison.rows}
     assert not [fact for fact in comparison.facts if fact.blocks]
-    for name, wanted in (("half", 1.0), ("quarter", 0.25)):
+    for name, expected in (("half", 1.0), ("quarter", 0.25)):
         sides = [one for run in runs for one in run.comparisons if one.candidate == name]
-        holds(rows[name], wanted, untrusted=not all(one.trusted for one in sides))
+        holds(rows[name], expected, untrusted=not all(one.trusted for one in sides))
     outcome = run_gate(comparison, Gate(max_slowdown=0.5))
     standings = {row.variants[1]: row.standing for row in outcome.rows}
     assert standings["quarter"] in {"crossed", "unsupported", "undecided", "untrusted"}

@@ -104,9 +104,9 @@ def test_time_chooses_changes_and_not_points() -> None:
         (RunFilter(until=moment), True),
         (RunFilter(until="2025-01-10T00:00:00.000Z"), False),
     ):
-        (found,) = histories(MemoryStore(table), wanted)
-        assert bool(found.changes) is told
-        assert len(found.points) == 40
+        (history,) = histories(MemoryStore(table), wanted)
+        assert bool(history.changes) is told
+        assert len(history.points) == 40
 
 
 def test_a_name_without_its_mode_means_all_modes() -> None:
@@ -124,15 +124,15 @@ def test_untrusted_points_can_be_evaluated_on_request() -> None:
     points = [one._replace(untrusted=True) for one in points_of(40, step_at=25)]
     store = MemoryStore({series_of(): points})
     assert histories(store, RunFilter())[0].changes == ()
-    (found,) = histories(store, RunFilter(), with_untrusted=True)
-    assert [change.position for change in found.changes] == [25]
+    (history,) = histories(store, RunFilter(), with_untrusted=True)
+    assert [change.position for change in history.changes] == [25]
 
 
 def test_progress_is_reported() -> None:
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     table = {series_of(name): points_of(5) for name in ("a", "b", "c")}
-    histories(MemoryStore(table), RunFilter(), progress=lambda n, m: told.append((n, m)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    histories(MemoryStore(table), RunFilter(), progress=lambda n, m: progress.append((n, m)))
+    assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
 def grown(memory: ChangeCache, points: list[SeriesPoint], *sizes: int) -> list[SeriesHistory]:

@@ -118,9 +118,9 @@ def test_four_runs_make_a_level_after_a_long_history() -> None:
     """How soon a change is told: three runs at a new level are not enough, four are."""
     logs = noise(80, sd=0.005)
     logs[60:] += 0.05
-    told = [size for size in range(61, 81) if near(find_moves(np.exp(logs[:size])), 60)]
-    assert told[0] == 64
-    assert told == list(range(64, 81))
+    sizes = [size for size in range(61, 81) if near(find_moves(np.exp(logs[:size])), 60)]
+    assert sizes[0] == 64
+    assert sizes == list(range(64, 81))
 
 
 def test_a_slow_drift_is_one_drift_and_no_steps() -> None:
@@ -341,9 +341,9 @@ def test_segments_are_tested_like_single_ones() -> None:
 
 def test_every_piece_is_there_once() -> None:
     pieces = inner_segments(20, 4)
-    found = sorted(zip(pieces.first.tolist(), pieces.last.tolist(), strict=True))
-    assert found == [(first, last) for first in range(4, 13) for last in range(first + 4, 17)]
-    assert pieces.groups[-1] == len(found)
+    bounds = sorted(zip(pieces.first.tolist(), pieces.last.tolist(), strict=True))
+    assert bounds == [(first, last) for first in range(4, 13) for last in range(first + 4, 17)]
+    assert pieces.groups[-1] == len(bounds)
 
 
 def test_noise_is_seen_through_steps_outliers_and_drift() -> None:

@@ -237,8 +237,8 @@ def _before(moves: list[Move], upto: int) -> list[Move]:
     for move in moves:
         if move.first >= upto:
             break
-        done = (min(move.last, upto) - move.first) / max(move.last - move.first, 1)
-        part = 1.0 if move.kind == "step" else done
+        progress = (min(move.last, upto) - move.first) / max(move.last - move.first, 1)
+        part = 1.0 if move.kind == "step" else progress
         settled_moves.append(
             dataclasses.replace(
                 move,

@@ -142,5 +142,5 @@ def peak_by_site(
 
 
 def _iterations(roots: Sequence[Any]) -> List[Any]:
-    found = [root for root in roots if root.name == ITERATION]
-    return found or [one for root in roots for one in _iterations(root.children)]
+    iterations = [root for root in roots if root.name == ITERATION]
+    return iterations or [one for root in roots for one in _iterations(root.children)]

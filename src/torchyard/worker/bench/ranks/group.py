@@ -187,15 +187,15 @@ def use_interface_to(address: str) -> None:
 
 def _interfaces(probe: socket.socket) -> List[Tuple[str, str]]:
     """Return the names and IPv4 addresses of the network interfaces."""
-    found = []
+    interfaces = []
     for _, name in socket.if_nameindex():
         request = struct.pack("256s", name.encode("utf-8")[:15])
         try:
             answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
         except OSError:
             continue
-        found.append((name, socket.inet_ntoa(answer[20:24])))
-    return found
+        interfaces.append((name, socket.inet_ntoa(answer[20:24])))
+    return interfaces
 
 
 COLLECTIVE_LIMIT = dt.timedelta(days=1)
