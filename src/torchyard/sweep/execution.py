@@ -28,10 +28,9 @@ from torchyard.process.templates import TemplatePool
 from torchyard.process.tree import confined
 from torchyard.results.directory import new_run_folder, runs_home
 from torchyard.results.run_reader import Run, read_run
-from torchyard.sweep.attempt_claim import HEARTBEAT_S, LOST_S
 from torchyard.sweep.executors.interface import Ended, Executor, Job, open_executor
 from torchyard.sweep.executors.local import reservation_of
-from torchyard.sweep.folder import SweepFolder, sweeps_home
+from torchyard.sweep.folder import HEARTBEAT_S, LOST_S, SweepFolder, sweeps_home
 from torchyard.sweep.join import join_sweep
 from torchyard.sweep.launch_order import LaunchOrder
 from torchyard.sweep.model import CellStatus, SweepPlan, SweepSummary, SweepView
