@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
@@ -21,9 +21,11 @@ from torchyard.errors import ResultsDamaged
 from torchyard.machine.facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.presentation.wording import rough_duration
-from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter
 from torchyard.results.run_reader import Run, read_run
+
+if TYPE_CHECKING:
+    from torchyard.results.index.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
