@@ -54,9 +54,9 @@ def home(kept: Path, tmp_path: Path) -> Path:
 def check_answers(home: Path, *, runs: int = RUNS, warnings: int = 0) -> None:
     """Every answer is right, whatever happened to the index before."""
     with Store.open(home) as store:
-        entries = store.refresh()
-        assert entries.runs == runs
-        assert len(entries.warnings) == warnings
+        refreshed = store.refresh()
+        assert refreshed.runs == runs
+        assert len(refreshed.warnings) == warnings
         assert len(store.runs(RunFilter())) == runs
         assert len(store.comparisons(RunFilter())) == 2 * runs
         series = store.series(RunFilter())
@@ -356,10 +356,10 @@ def test_a_disk_that_fills_up_meanwhile(
             for number in range(60):
                 shutil.copytree(kept / day(1), disk / "runs" / day(3, f"{number:04x}"))
             fill(disk)
-            entries = store.refresh()
-            assert entries.runs == RUNS + 60
-            assert len(entries.warnings) == 1
-            assert "every command reads all run folders" in entries.warnings[0]
+            refreshed = store.refresh()
+            assert refreshed.runs == RUNS + 60
+            assert len(refreshed.warnings) == 1
+            assert "every command reads all run folders" in refreshed.warnings[0]
             assert len(store.comparisons(RunFilter())) == 2 * (RUNS + 60)
         check_sound(disk / "runs" / INDEX_FILE)
         (disk / "filler").unlink()

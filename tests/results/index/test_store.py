@@ -313,8 +313,8 @@ def test_new_changed_and_gone_folders(home: Path) -> None:
         write_run(home, day(5), [compared()])
         shutil.rmtree(home / day(1))
         change_facts(home / day(2), notes=["hot", "really"])
-        entries = store.refresh()
-        assert (entries.added, entries.changed, entries.gone, entries.runs) == (1, 1, 1, 4)
+        refreshed = store.refresh()
+        assert (refreshed.added, refreshed.changed, refreshed.gone, refreshed.runs) == (1, 1, 1, 4)
         assert ids(store) == [day(5), day(4), day(3), day(2)]
         assert store.run(day(2)).notes == ("hot", "really")
         assert store.comparisons(RunFilter(revision="first")) == []
@@ -361,8 +361,8 @@ def test_a_run_measured_again_in_the_same_folder(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         shutil.rmtree(tmp_path / day(1))
         write_run(tmp_path, day(1), [compared(GPT, speedup=2.0)], started="2025-02-01T00:00:00Z")
-        entries = store.refresh()
-        assert (entries.added, entries.changed, entries.gone) == (0, 1, 0)
+        refreshed = store.refresh()
+        assert (refreshed.added, refreshed.changed, refreshed.gone) == (0, 1, 0)
         (entry,) = store.comparisons(RunFilter())
         assert (entry.speedup, entry.started) == (2.0, "2025-02-01T00:00:00Z")
         series = Series(
