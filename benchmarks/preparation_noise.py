@@ -33,8 +33,8 @@ from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.study import MeasureSettings, Study, Target, Variant, Workload
 from torchyard.machine.system.core_reservation import CoreReservation, reserve_cores
-from torchyard.process.affinity import confined
 from torchyard.process.timing_turn import RESERVED_VARIABLE
+from torchyard.process.tree import confined
 from torchyard.process.worker_process import move_workers
 from torchyard.stats.distributions import two_sided_critical
 

@@ -16,7 +16,7 @@ from typing import Any
 from sweep_cost_cases import Case
 from torchyard.core.study import Study
 from torchyard.results.run_reader import read_run
-from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.interface import open_executor
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Cell, ExecutorChoice, SweepPlan

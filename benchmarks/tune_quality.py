@@ -28,8 +28,7 @@ from torchyard.core.events import Event, ignore_events
 from torchyard.core.number_checks import CHECKS
 from torchyard.core.study import Budget, Study
 from torchyard.process.start import find_library
-from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import Choice, Contender, Race
+from torchyard.tune.model import Choice, Contender, Race, RaceFolder
 from torchyard.tune.race import RaceRun
 from torchyard.tune.race_rounds import RaceRounds
 from torchyard.tune.space import plan_race

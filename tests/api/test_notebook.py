@@ -98,7 +98,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ]
     notebook = {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "notebook.ipynb").write_text(json.dumps(notebook), "utf-8")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", EXECUTE],
         cwd=folder,
         env={**os.environ, "TORCHYARD_HOME": str(folder / "home")},
@@ -106,7 +106,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     executed = json.loads((folder / "executed.ipynb").read_text("utf-8"))
     return dict(zip(CELLS, executed["cells"], strict=True))
 

@@ -47,10 +47,10 @@ assert measured["time_s"].median() == 1.5
 
 def test_tables_have_numbers_that_pandas_computes_with(tmp_path: Path) -> None:
     write_session(tmp_path / "run", Plan())
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr

@@ -89,9 +89,9 @@ def test_the_table_has_all_rows(result: torchyard.Sweep) -> None:
 def test_the_command_line_reads_the_same_sweep(
     result: torchyard.Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = call(capsys, "sweep", "report", str(result.folder), "--format", "json")
-    assert ended.code == 0, ended.err
-    rows = json.loads(ended.out)["rows"]
+    completed = call(capsys, "sweep", "report", str(result.folder), "--format", "json")
+    assert completed.code == 0, completed.err
+    rows = json.loads(completed.out)["rows"]
     assert [row["speedup"] for row in rows] == [row.speedup for row in result.rows]
     again = call(capsys, "sweep", "--resume", str(result.folder), "--json")
     assert len(json.loads(again.out)["comparisons"]) == 2
@@ -102,8 +102,10 @@ def test_the_plan_is_that_of_the_command_line(
 ) -> None:
     monkeypatch.chdir(result.folder.parent)
     options = ["--backends", "aot_eager", "--threads", "1", "--time", "2s", "--plan", "--json"]
-    ended = call(capsys, "sweep", "--workload", "net.py:good", "--workload", "net.py:bad", *options)
-    cells = json.loads(ended.out)["plan"]["cells"]
+    completed = call(
+        capsys, "sweep", "--workload", "net.py:good", "--workload", "net.py:bad", *options
+    )
+    cells = json.loads(completed.out)["plan"]["cells"]
     assert cells == json.loads(json.dumps(encode(SweepFolder.open(result.folder).plan)))["cells"]
 
 
@@ -139,5 +141,5 @@ def test_the_package_and_the_function_share_the_name() -> None:
         "except NothingToDo:\n    print('called')\n"
         "import sys; print('torch' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.split() == [b"called", b"False"]
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert completed.stdout.split() == [b"called", b"False"]

@@ -78,7 +78,7 @@ def synthetic_audit(
 ) -> Audit:
     """The audit of these blocks, with the comparison that a session would have made."""
     paired = pair_blocks(blocks, *VARIANTS)
-    found = estimate(paired.medians, looks=(), budget=Budget(precision_goal=0.0))
+    estimated = estimate(paired.medians, looks=(), budget=Budget(precision_goal=0.0))
     launches: list[Mapping[str, Any]] = [
         {
             "launch": number,
@@ -99,8 +99,8 @@ def synthetic_audit(
             workload=KERNEL,
             baseline=VARIANTS[0],
             candidate=VARIANTS[1],
-            verdict=found.verdict,
-            estimate=found,
+            verdict=estimated.verdict,
+            estimate=estimated,
         ),
         "samples": samples,
         **changes,

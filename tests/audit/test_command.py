@@ -70,36 +70,36 @@ def without_torch(folder: Path) -> Path:
 def test_wrong_options_cost_no_time(
     capsys: Capture, arguments: list[str], code: int, said: str
 ) -> None:
-    ended = call(capsys, "machine", "audit", *arguments)
-    assert ended.code == code
-    assert said in ended.err
-    assert "hint:" in ended.err
-    assert ended.out == ""
+    completed = call(capsys, "machine", "audit", *arguments)
+    assert completed.code == code
+    assert said in completed.err
+    assert "hint:" in completed.err
+    assert completed.out == ""
 
 
 def test_a_damaged_audit_to_compare_with(capsys: Capture, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text("{")
-    ended = call(capsys, "machine", "audit", "--against", str(damaged))
-    assert ended.code == 8
-    assert "damaged.json, line 1: not JSON" in ended.err
+    completed = call(capsys, "machine", "audit", "--against", str(damaged))
+    assert completed.code == 8
+    assert "damaged.json, line 1: not JSON" in completed.err
 
 
 def test_cores_that_are_not_there(capsys: Capture) -> None:
-    ended = call(capsys, "machine", "audit", "-q", "--cores", "4095")
-    assert ended.code == 2
-    assert "may not run on 4095" in ended.err
+    completed = call(capsys, "machine", "audit", "-q", "--cores", "4095")
+    assert completed.code == 2
+    assert "may not run on 4095" in completed.err
 
 
 def test_without_torch_it_says_what_to_install(capsys: Capture, tmp_path: Path, home: Path) -> None:
     python = without_torch(tmp_path)
     before = os.sched_getaffinity(0)
     cores = str(min(before))
-    ended = call(
+    completed = call(
         capsys, "machine", "audit", "-q", "--json", "--target", str(python), "--cores", cores
     )
-    assert ended.code == 4
-    error = json.loads(ended.out)["error"]
+    assert completed.code == 4
+    error = json.loads(completed.out)["error"]
     assert error["kind"] == "MissingTool"
     assert "torch" in error["why"]
     assert f"{python} -m pip install torch" in error["hint"]
@@ -116,21 +116,24 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("measured")
 def test_spread_of_earlier_comparisons(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "machine", "audit", "-q")
-    assert "No earlier comparison in the results directory has three or more launches." in ended.out
+    completed = call(capsys, "machine", "audit", "-q")
+    assert (
+        "No earlier comparison in the results directory has three or more launches."
+        in completed.out
+    )
     write_run(home / "runs", day(1), [compared()])
     write_run(home / "runs", day(2), [compared()])
-    ended = call(capsys, "machine", "audit", "-q", "--json")
-    (spread,) = json.loads(ended.out)["earlier_comparisons"]
+    completed = call(capsys, "machine", "audit", "-q", "--json")
+    (spread,) = json.loads(completed.out)["earlier_comparisons"]
     assert spread["machine"].startswith("example-9000-4c-")
     assert (spread["device"], spread["suite"]) == ("cpu", "kernels")
     assert (spread["comparisons"], spread["launches"]) == (2, 10)
     assert spread["observed_sd"] == pytest.approx(0.01)
     # 50 pairs of 2 % in 5 launches explain 0.79 %.
     assert spread["launch_sd"] == pytest.approx(0.0061, abs=1e-4)
-    ended = call(capsys, "machine", "audit", "-q")
-    assert re.search(r"of earlier comparisons on example-9000-4c-\w+", ended.out)
-    assert re.search(r"\n +cpu +kernels +2 +10 +0.61% +1.0%", ended.out)
+    completed = call(capsys, "machine", "audit", "-q")
+    assert re.search(r"of earlier comparisons on example-9000-4c-\w+", completed.out)
+    assert re.search(r"\n +cpu +kernels +2 +10 +0.61% +1.0%", completed.out)
 
 
 @pytest.mark.usefixtures("measured")
@@ -139,8 +142,8 @@ def test_an_unreadable_results_directory_does_not_fail_an_audit(
 ) -> None:
     home.mkdir()
     (home / "runs").write_text("not a folder")
-    ended = call(capsys, "machine", "audit", "-q", "--json")
-    assert json.loads(ended.out)["earlier_comparisons"] == []
+    completed = call(capsys, "machine", "audit", "-q", "--json")
+    assert json.loads(completed.out)["earlier_comparisons"] == []
 
 
 @pytest.fixture
@@ -166,16 +169,16 @@ def test_a_real_audit_names_the_disturbing_process(
 ) -> None:
     page, earlier = tmp_path / "audit.html", tmp_path / "earlier.json"
     write_audit(EARLIER, earlier)
-    ended = call(
+    completed = call(
         capsys,
         *("machine", "audit", "--seconds", "6", "--threads", "1", "--json"),
         *("--html", str(page), "--against", str(earlier)),
     )
-    document = json.loads(ended.out)
-    assert ended.code == (6 if document["complaints"] else 0)
+    document = json.loads(completed.out)
+    assert completed.code == (6 if document["complaints"] else 0)
     kept = Path(document["kept"])
     assert kept.parent == home / "audits"
-    assert str(kept) in ended.err
+    assert str(kept) in completed.err
     audit = read_audit(kept)
     check_real(audit)
     assert not audit.interrupted
@@ -238,7 +241,7 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path, home: Path) -> None:
     document = json.loads(out)
     assert document["audit"]["interrupted"] is True
     assert document["audit"]["blocks"] >= 12
-    found = latest_audit(home / "audits")
-    assert found is not None
-    assert read_audit(found).interrupted
+    audit_path = latest_audit(home / "audits")
+    assert audit_path is not None
+    assert read_audit(audit_path).interrupted
     assert "interrupted" in (tmp_path / "talk").read_text()

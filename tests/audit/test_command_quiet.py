@@ -37,10 +37,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_options_that_exclude_each_other(capsys: Capture, arguments: list[str], said: str) -> None:
-    ended = call(capsys, "machine", "quiet", *arguments)
-    assert ended.code == 2
-    assert said in ended.err
-    assert ended.out == ""
+    completed = call(capsys, "machine", "quiet", *arguments)
+    assert completed.code == 2
+    assert said in completed.err
+    assert completed.out == ""
 
 
 def test_nothing_to_measure(capsys: Capture) -> None:
@@ -49,18 +49,18 @@ def test_nothing_to_measure(capsys: Capture) -> None:
         pytest.skip("this machine has a turbo")
     if Path("/sys/devices/system/cpu/intel_pstate").exists():
         pytest.skip("this machine has a turbo")
-    ended = call(capsys, "machine", "quiet", "--measure", "--only", "turbo", "--json")
-    assert ended.code == 3
-    assert json.loads(ended.out)["error"]["kind"] == "NothingToDo"
+    completed = call(capsys, "machine", "quiet", "--measure", "--only", "turbo", "--json")
+    assert completed.code == 3
+    assert json.loads(completed.out)["error"]["kind"] == "NothingToDo"
 
 
 def test_an_audit_that_cannot_run_ends_it(tmp_path: Path) -> None:
-    ended = program(
+    completed = program(
         *("machine", "quiet", "--user", "--measure", "--only", "pinning"),
         *("--target", str(tmp_path / "no-python")),
     )
-    assert ended.code == 5
-    assert "failed with exit code 2" in ended.err
+    assert completed.code == 5
+    assert "failed with exit code 2" in completed.err
 
 
 @pytest.mark.torch
@@ -69,7 +69,7 @@ def test_an_audit_that_cannot_run_ends_it(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_real_quieting_is_measured_and_restored(home: Path) -> None:
     before = RATE.read_text()
-    ended = subprocess.run(
+    completed = subprocess.run(
         [
             *(sys.executable, "-m", "torchyard", "machine", "quiet", "--measure"),
             *("--only", "perf-rate", "--seconds", "10", "--json"),
@@ -80,8 +80,8 @@ def test_a_real_quieting_is_measured_and_restored(home: Path) -> None:
         check=False,
     )
     assert RATE.read_text() == before
-    assert ended.returncode == 0, ended.stderr
-    document = json.loads(ended.stdout)["tune_effect"]
+    assert completed.returncode == 0, completed.stderr
+    document = json.loads(completed.stdout)["tune_effect"]
     (effect,) = document["effects"]
     assert effect["what"] == "everything"
     assert effect["written"] == ["perf-rate"]

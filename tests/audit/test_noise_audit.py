@@ -138,11 +138,11 @@ def test_the_series_is_thinned_and_says_so() -> None:
 
 def test_the_assumptions_name_what_was_measured() -> None:
     audit = synthetic_audit(make_blocks(12, pair_sd=0.01))
-    said = " ".join(audit.assumptions)
-    assert "4.5 s each" in said
-    assert "9 pairs" in said
-    assert "2 threads" in said
-    assert "--launches 400" in said
+    text = " ".join(audit.assumptions)
+    assert "4.5 s each" in text
+    assert "9 pairs" in text
+    assert "2 threads" in text
+    assert "--launches 400" in text
 
 
 def test_an_audit_survives_json() -> None:
@@ -165,11 +165,11 @@ COMPILER = NoiseSource("process", "cc1plus")
 def test_the_disturbing_process_is_named_with_its_share() -> None:
     blocks = make_blocks(14, pair_sd=0.01)
     samples = tuple(beside(launch, 0.93 if launch < 5 else 0.0, COMPILER) for launch in range(13))
-    (found,) = synthetic_audit(blocks, samples=samples).disturbances
-    assert (found.kind, found.what, found.unit) == ("process", "cc1plus", "cores")
-    assert found.share_of_blocks == pytest.approx(5 / 13)
-    assert found.amount == pytest.approx(0.93 * 5 / 13, rel=0.02)
-    assert found.advice
+    (disturbance,) = synthetic_audit(blocks, samples=samples).disturbances
+    assert (disturbance.kind, disturbance.what, disturbance.unit) == ("process", "cc1plus", "cores")
+    assert disturbance.share_of_blocks == pytest.approx(5 / 13)
+    assert disturbance.amount == pytest.approx(0.93 * 5 / 13, rel=0.02)
+    assert disturbance.advice
 
 
 def test_slowdown_of_blocks_during_the_disturbance() -> None:
@@ -184,9 +184,9 @@ def test_slowdown_of_blocks_during_the_disturbance() -> None:
             LoadSample(started_ns=began, ended_ns=middle, amounts={}),
             LoadSample(started_ns=middle, ended_ns=end, amounts={COMPILER: 0.9}),
         ]
-    (found,) = synthetic_audit(blocks, samples=tuple(samples)).disturbances
-    assert found.slower == pytest.approx(math.expm1(0.2), abs=0.02)
-    assert found.share_of_blocks == pytest.approx(4 / 9)
+    (disturbance,) = synthetic_audit(blocks, samples=tuple(samples)).disturbances
+    assert disturbance.slower == pytest.approx(math.expm1(0.2), abs=0.02)
+    assert disturbance.share_of_blocks == pytest.approx(4 / 9)
 
 
 def test_the_worst_comes_first_whatever_its_unit() -> None:
@@ -197,9 +197,9 @@ def test_the_worst_comes_first_whatever_its_unit() -> None:
         NoiseSource("steal", "the host"): 0.2,
     }
     sample = LoadSample(started_ns=FIRST_NS, ended_ns=FIRST_NS + int(100e9), amounts=amounts)
-    found = synthetic_audit(blocks, samples=(sample,)).disturbances
-    assert [one.what for one in found] == ["cc1plus", "the host", "eth0"]
-    assert [one.slower for one in found] == [None, None, None]
+    disturbances = synthetic_audit(blocks, samples=(sample,)).disturbances
+    assert [one.what for one in disturbances] == ["cc1plus", "the host", "eth0"]
+    assert [one.slower for one in disturbances] == [None, None, None]
 
 
 def test_quieter_is_shown_only_when_significant() -> None:
@@ -251,18 +251,18 @@ def series(
 
 
 def drift_of(data: tuple[list[float], list[float], list[float], list[float]]) -> Drift:
-    found = find_drift(data[0], data[1], block_minutes=data[2], block_levels=data[3])
-    assert found is not None
-    return found
+    drift = find_drift(data[0], data[1], block_minutes=data[2], block_levels=data[3])
+    assert drift is not None
+    return drift
 
 
 def test_a_simulated_drift_is_found() -> None:
-    found = drift_of(series(1, slope=0.10, process_sd=0.005))
-    assert found.shown
-    assert found.interval is not None
-    assert found.interval.covers(0.10)
-    assert found.per_minute == pytest.approx(0.10, abs=0.02)
-    assert found.explains > 0.7
+    drift = drift_of(series(1, slope=0.10, process_sd=0.005))
+    assert drift.shown
+    assert drift.interval is not None
+    assert drift.interval.covers(0.10)
+    assert drift.per_minute == pytest.approx(0.10, abs=0.02)
+    assert drift.explains > 0.7
 
 
 def test_differences_between_processes_are_not_drift() -> None:
@@ -277,10 +277,10 @@ def test_interval_holds_with_heavy_tails() -> None:
         rng = np.random.default_rng(seed)
         times = np.arange(8) / 8
         levels = 0.05 * times + 0.01 * rng.standard_t(1.5, 8)
-        found = find_drift(times.tolist(), levels.tolist(), block_minutes=[], block_levels=[])
-        assert found is not None
-        assert found.interval is not None
-        hits += found.interval.covers(0.05)
+        drift = find_drift(times.tolist(), levels.tolist(), block_minutes=[], block_levels=[])
+        assert drift is not None
+        assert drift.interval is not None
+        hits += drift.interval.covers(0.05)
     assert hits / 300 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
 
 
@@ -301,16 +301,16 @@ def test_too_few_launches() -> None:
 
 
 def test_steady_blocks_explain_nothing() -> None:
-    found = find_drift([0, 1, 2], [0, 0, 0], block_minutes=[0, 1, 2], block_levels=[0, 0, 0])
-    assert found is not None
-    assert found.explains == 0.0
+    drift = find_drift([0, 1, 2], [0, 0, 0], block_minutes=[0, 1, 2], block_levels=[0, 0, 0])
+    assert drift is not None
+    assert drift.explains == 0.0
 
 
 def test_many_launches_are_thinned() -> None:
     times = [number / 10 for number in range(1000)]
-    found = find_drift(times, [0.03 * t for t in times], block_minutes=[], block_levels=[])
-    assert found is not None
-    assert found.per_minute == pytest.approx(0.03)
+    drift = find_drift(times, [0.03 * t for t in times], block_minutes=[], block_levels=[])
+    assert drift is not None
+    assert drift.per_minute == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("launches", [4, 5, 6, 7])

@@ -121,8 +121,8 @@ def test_a_machine_that_gets_quieter_by_itself_proves_nothing(harness: QuietingH
     (effect,) = harness.run().run()
     assert effect.unsteady == ("within launches", "between launches", "without pairing")
     assert "NOT PROVEN" in effects_text([effect], user=False)
-    said = effect_sentence(effect, user=False)
-    assert "not proven" in said or "no significant change" in said
+    sentence = effect_sentence(effect, user=False)
+    assert "not proven" in sentence or "no significant change" in sentence
 
 
 def test_knobs_measured_alone_share_the_audits_without_quieting(harness: QuietingHarness) -> None:

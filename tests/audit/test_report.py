@@ -339,9 +339,9 @@ def test_names_from_outside_are_escaped(text: str) -> None:
     )
     changes = tuple(replace(change, name=text) for change in CHANGES)
     page = audit_page(evil, changes=changes, changes_title=text, differences=(text,))
-    found = Page(page)
-    assert [tag for tag, _ in found.elements] == [tag for tag, _ in plain.elements]
-    assert all(not name.startswith("on") for _, names in found.elements for name in names)
+    parsed_page = Page(page)
+    assert [tag for tag, _ in parsed_page.elements] == [tag for tag, _ in plain.elements]
+    assert all(not name.startswith("on") for _, names in parsed_page.elements for name in names)
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", page)
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", audit_text(evil))
 

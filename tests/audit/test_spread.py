@@ -52,8 +52,8 @@ def medians(
 @given(st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=12))
 def test_deviation_is_the_mean_difference_of_all_pairs(values: list[float]) -> None:
     apart = [abs(one - other) for one, other in combinations(values, 2)]
-    wanted = math.sqrt(math.pi) / 2 * sum(apart) / len(apart)
-    assert deviation(values) == pytest.approx(wanted, abs=1e-12)
+    expected = math.sqrt(math.pi) / 2 * sum(apart) / len(apart)
+    assert deviation(values) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("count", [3, 6, 9, 20])
@@ -75,9 +75,9 @@ def test_nothing_measured_has_no_spread() -> None:
 
 
 def test_two_launches_have_a_spread_and_no_interval() -> None:
-    found = spread_between([0.01, 0.03])
-    assert found.sd == pytest.approx(math.sqrt(2) * 0.01)
-    assert found.interval is None
+    spread = spread_between([0.01, 0.03])
+    assert spread.sd == pytest.approx(math.sqrt(2) * 0.01)
+    assert spread.interval is None
     assert change_between("between", [0.01, 0.03], [0.01, 0.02]).verdict == "unknown"
 
 
@@ -167,10 +167,10 @@ def test_a_large_change_and_a_tenfold_noise_are_found() -> None:
 
 
 def test_typical_launch_is_the_geometric_mean() -> None:
-    found = spread_within([0.01, 0.04, 0.02])
-    assert found.sd == pytest.approx(0.02)
-    assert found.interval is not None
-    assert found.interval.covers(0.02)
+    spread = spread_within([0.01, 0.04, 0.02])
+    assert spread.sd == pytest.approx(0.02)
+    assert spread.interval is not None
+    assert spread.interval.covers(0.02)
 
 
 def test_an_uninformative_interval_is_omitted() -> None:
@@ -223,8 +223,8 @@ NOISY = Spread(sd=0.03, interval=Interval(low=0.02, high=0.06))
 
 
 def test_longer_comparisons_resolve_less() -> None:
-    found = [resolvable_in(minutes, NOISY, launch_s=4.4).difference for minutes in MINUTES]
-    sizes = [size for size in found if size is not None]
+    differences = [resolvable_in(minutes, NOISY, launch_s=4.4).difference for minutes in MINUTES]
+    sizes = [size for size in differences if size is not None]
     assert len(sizes) == len(MINUTES)
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] / sizes[-1] == pytest.approx(math.sqrt(30), rel=0.12)
@@ -236,11 +236,11 @@ def test_the_number_of_launches_is_what_fits() -> None:
 
 
 def test_the_interval_comes_from_the_spread() -> None:
-    found = resolvable_in(5, NOISY, launch_s=4.0)
-    assert found.difference is not None
-    assert found.interval is not None
-    assert found.interval.low == pytest.approx(found.difference * 2 / 3)
-    assert found.interval.high == pytest.approx(found.difference * 2)
+    resolvable = resolvable_in(5, NOISY, launch_s=4.0)
+    assert resolvable.difference is not None
+    assert resolvable.interval is not None
+    assert resolvable.interval.low == pytest.approx(resolvable.difference * 2 / 3)
+    assert resolvable.interval.high == pytest.approx(resolvable.difference * 2)
 
 
 def test_no_resolvable_effect_without_two_launches_or_a_spread() -> None:
@@ -253,10 +253,10 @@ def test_no_resolvable_effect_without_two_launches_or_a_spread() -> None:
 
 def test_the_resolvable_effect_holds_in_simulation() -> None:
     """A difference of the promised size is found by the t test in about 80 % of comparisons."""
-    found = resolvable_in(1, NOISY, launch_s=4.5)
-    assert found.difference is not None
+    resolvable = resolvable_in(1, NOISY, launch_s=4.5)
+    assert resolvable.difference is not None
     rng = np.random.default_rng(11)
-    drawn = rng.normal(found.difference, 0.03, (4000, found.launches))
-    t = drawn.mean(axis=1) / (drawn.std(axis=1, ddof=1) / math.sqrt(found.launches))
-    power = float(np.mean(t > two_sided_critical(0.05, found.launches - 1)))
+    drawn = rng.normal(resolvable.difference, 0.03, (4000, resolvable.launches))
+    t = drawn.mean(axis=1) / (drawn.std(axis=1, ddof=1) / math.sqrt(resolvable.launches))
+    power = float(np.mean(t > two_sided_critical(0.05, resolvable.launches - 1)))
     assert 0.78 <= power <= 0.86

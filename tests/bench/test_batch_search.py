@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.tiny_bench import HERE, QUICK, leftover_processes, write_file
-from torchyard.bench.batch_search import find_batch_size, with_largest_batches
-from torchyard.bench.batch_sizes import BatchTry
+from torchyard.bench.batch_search import BatchTry, find_batch_size, with_largest_batches
 from torchyard.core.study import Budget, Environment, Study, Target, Variant, Workload
 from torchyard.errors import StepFailed, WorkerFailed
 
@@ -61,18 +60,18 @@ def workload(folder: Path, text: str) -> Workload:
 
 def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
     """Torch alone takes some hundred MiB, so that two or three samples fit into one GiB."""
-    heard: list[BatchTry] = []
+    tries: list[BatchTry] = []
     settings = replace(QUICK, memory_limit_bytes=LIMIT)
-    found = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=heard.append)
-    assert found.batch_size in {1, 2, 3}
-    assert found.memory_limit_bytes == LIMIT
-    assert found.tries == tuple(heard)
-    obstacle = found.obstacle
+    search = find_batch_size(workload(tmp_path, HUNGRY), [EAGER], settings, on_try=tries.append)
+    assert search.batch_size in {1, 2, 3}
+    assert search.memory_limit_bytes == LIMIT
+    assert search.tries == tuple(tries)
+    obstacle = search.obstacle
     assert obstacle is not None
     assert (obstacle.kind, obstacle.variant) == ("out-of-memory", "eager")
     assert "above its memory limit of 1.00 GiB" in obstacle.reason
     assert obstacle.reason.startswith(("used ", "held ")), "without the name of its process"
-    fitting = [one for one in found.tries if one.fits]
+    fitting = [one for one in search.tries if one.fits]
     for one in fitting:
         assert one.used_bytes is not None
         assert 256 * MIB * one.batch_size < one.used_bytes <= LIMIT
@@ -84,12 +83,12 @@ def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
 
 
 def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None:
-    found = find_batch_size(workload(tmp_path, SHY), [EAGER], QUICK, largest=2)
-    assert [(one.batch_size, one.fits) for one in found.tries] == [(1, False), (2, True)]
-    assert "more than 1 value per channel" in found.tries[0].reason
-    assert found.batch_size == 2
-    assert found.obstacle is None
-    assert found.memory_limit_bytes is not None, "without a limit the machine's memory is one"
+    search = find_batch_size(workload(tmp_path, SHY), [EAGER], QUICK, largest=2)
+    assert [(one.batch_size, one.fits) for one in search.tries] == [(1, False), (2, True)]
+    assert "more than 1 value per channel" in search.tries[0].reason
+    assert search.batch_size == 2
+    assert search.obstacle is None
+    assert search.memory_limit_bytes is not None, "without a limit the machine's memory is one"
 
 
 def test_a_workload_without_a_batch(tmp_path: Path) -> None:
@@ -104,8 +103,8 @@ def test_processes_share_what_the_job_has(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2000")
     crowd = Environment(name="crowd", instances=2)
     variants = [EAGER, replace(EAGER, name="again"), replace(EAGER, name="two", environment=crowd)]
-    found = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, largest=1, together=True)
-    assert found.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
+    search = find_batch_size(workload(tmp_path, PLAIN), variants, QUICK, largest=1, together=True)
+    assert search.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
 
 
 def test_an_invalid_target_is_not_searched(tmp_path: Path) -> None:
@@ -126,12 +125,12 @@ def test_a_study_gets_the_largest_batches_it_can_hold(tmp_path: Path) -> None:
         budget=Budget(time_s=2.0),
         settings=replace(QUICK, memory_limit_bytes=LIMIT),
     )
-    heard: list[BatchTry] = []
-    found, notes = with_largest_batches(study, largest=2, told=heard.append)
-    assert {one.variant for one in heard} <= {"eager and again", "eager", "again"}
-    size = found.workloads[0].batch_size
+    tries: list[BatchTry] = []
+    studies, notes = with_largest_batches(study, largest=2, told=tries.append)
+    assert {one.variant for one in tries} <= {"eager and again", "eager", "again"}
+    size = studies.workloads[0].batch_size
     assert size is not None
-    assert found.workloads[1] == study.workloads[1]
+    assert studies.workloads[1] == study.workloads[1]
     assert f"batch size {size}, the largest" in notes[0]
     assert "not searched, because" in notes[1]
     assert leftover_processes(os.getpid()) == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.bench.batch_sizes import (
+from torchyard.bench.batch_search import (
     BatchSearch,
     BatchTry,
     Outcome,
@@ -56,16 +56,16 @@ def test_doubled_and_then_halved_in_between(capacity: int, sizes: list[int]) -> 
 @given(capacity=st.integers(1, 5000), most=st.integers(1, 4096))
 def test_the_answer_is_the_largest_multiple_that_fits(capacity: int, most: int) -> None:
     outcomes = tried(capacity, most=most)
-    found = largest(outcomes)
-    assert found is not None
+    size = largest(outcomes)
+    assert size is not None
     if capacity >= most:
-        assert found == most
+        assert size == most
         return
-    step = multiple_at(found)
-    assert found % step == 0
-    assert found <= capacity < min(found + step, most)
+    step = multiple_at(size)
+    assert size % step == 0
+    assert size <= capacity < min(size + step, most)
     assert len(outcomes) <= 2 * most.bit_length() + 3
-    assert step <= max(1, found / 8), "no coarser than an eighth"
+    assert step <= max(1, size / 8), "no coarser than an eighth"
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
@@ -109,9 +109,9 @@ def search(*tries: BatchTry, most: int = 1024) -> BatchSearch:
 def test_a_size_fits_when_it_fits_with_every_variant() -> None:
     tries = [one(1), one(1, "inductor"), one(2), one(2, "inductor", kind="out-of-memory")]
     assert outcomes_of(tries) == {1: "fits", 2: "too-large"}
-    found = search(*tries)
-    assert found.batch_size == 1
-    assert found.obstacle == tries[-1]
+    outcome = search(*tries)
+    assert outcome.batch_size == 1
+    assert outcome.obstacle == tries[-1]
     raised = [one(1, kind="raised"), one(2), one(2, "inductor", kind="timeout")]
     assert outcomes_of(raised) == {1: "refused", 2: "refused"}
 
@@ -129,9 +129,9 @@ def test_notes_on_the_answer() -> None:
 
 def test_where_a_larger_batch_stops_paying_off() -> None:
     rates = {1: 100.0, 2: 180.0, 4: 300.0, 8: 390.0, 16: 400.0, 32: 350.0}
-    found = search(*(one(size, rate=rate) for size, rate in rates.items()))
-    assert size_that_pays(found, "eager") == 8
-    assert size_that_pays(found, "inductor") is None
+    outcome = search(*(one(size, rate=rate) for size, rate in rates.items()))
+    assert size_that_pays(outcome, "eager") == 8
+    assert size_that_pays(outcome, "inductor") is None
     both = (one(1, rate=10.0), one(1, "inductor", rate=10.0), one(2, rate=40.0))
     assert size_that_pays(search(*both, one(2, "inductor", kind="out-of-memory")), "eager") == 1
     assert one(4, rate=300.0).samples_per_second == pytest.approx(300.0)

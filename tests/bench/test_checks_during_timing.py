@@ -82,7 +82,7 @@ def bench(folder: Path, only: str, *candidates: str) -> tuple[int, list[dict[str
     chosen = [part for name in candidates for part in ("--candidate", f"mine.py:{name}")]
     command = [sys.executable, "-m", "torchyard", "bench", "--only", only, "--baseline", "eager"]
     limits = ["--time", "2s", "--launches", "1", "--threads", "1", "--quiet", "--json"]
-    ended = subprocess.run(
+    completed = subprocess.run(
         [*command, *chosen, *limits, "--run-dir", "run"],
         cwd=folder,
         env={**os.environ, "TORCHYARD_HOME": str(folder / "home")},
@@ -91,8 +91,8 @@ def bench(folder: Path, only: str, *candidates: str) -> tuple[int, list[dict[str
         timeout=900,
         check=False,
     )
-    assert ended.stdout, ended.stderr
-    return ended.returncode, json.loads(ended.stdout)["comparisons"], folder / "run"
+    assert completed.stdout, completed.stderr
+    return completed.returncode, json.loads(completed.stdout)["comparisons"], folder / "run"
 
 
 def test_candidates_that_turn_wrong_or_harmful_later_are_found(tmp_path: Path) -> None:

@@ -252,12 +252,12 @@ def test_a_failing_candidate_does_not_affect_the_others(tmp_path: Path) -> None:
     rows = {row.candidate: row for row in bench(tmp_path / "run", file, *candidates)}
     # THEN each has its own verdict
     assert list(rows) == list(names)
-    found = {name: (row.verdict, row.failure and row.failure.kind) for name, row in rows.items()}
-    assert found["raises"] == (Verdict.FAILED, "raised")
-    assert found["cannot_be_made"] == (Verdict.FAILED, "raised")
-    assert found["crashes_later"] == (Verdict.FAILED, "crashed")
-    assert found["wrong"] == (Verdict.WRONG, None)
-    assert found["healthy"][0] not in {Verdict.FAILED, Verdict.WRONG}
+    verdicts = {name: (row.verdict, row.failure and row.failure.kind) for name, row in rows.items()}
+    assert verdicts["raises"] == (Verdict.FAILED, "raised")
+    assert verdicts["cannot_be_made"] == (Verdict.FAILED, "raised")
+    assert verdicts["crashes_later"] == (Verdict.FAILED, "crashed")
+    assert verdicts["wrong"] == (Verdict.WRONG, None)
+    assert verdicts["healthy"][0] not in {Verdict.FAILED, Verdict.WRONG}
     good = rows["healthy"]
     assert good.estimate is not None
     assert good.accuracy is not None
@@ -270,9 +270,9 @@ def test_a_failing_candidate_does_not_affect_the_others(tmp_path: Path) -> None:
     assert later.phase in {"timing", "warm-up"}
     assert any("in its own process" in note for note in good.notes)
     assert "SIGSEGV" in later.message
-    said = rows["cannot_be_made"].failure
-    assert said is not None
-    assert "no compiler here" in said.message
+    failure = rows["cannot_be_made"].failure
+    assert failure is not None
+    assert "no compiler here" in failure.message
     # AND what the crashed candidate had measured is in the run folder
     run = read_run(tmp_path / "run")
     assert {block.variant for _, block in run.blocks()} >= {"base", "crashes_later", "healthy"}

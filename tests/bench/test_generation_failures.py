@@ -91,11 +91,11 @@ def test_a_full_cache_is_a_failed_row_and_another_text_is_wrong(tmp_path: Path) 
     command += ["--mode", "decode", "--time", "2s", "--launches", "1", "--threads", "1"]
     command += ["--run-dir", str(tmp_path / "run"), "--candidate", f"{path}:PastTheCache"]
     command += ["--candidate", f"{path}:OtherText"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode != 0
-    rows = json.loads(done.stdout)["comparisons"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert completed.returncode != 0
+    rows = json.loads(completed.stdout)["comparisons"]
     past, other = rows
-    assert past["verdict"] == "failed", done.stderr
+    assert past["verdict"] == "failed", completed.stderr
     assert past["failure"]["kind"] == "raised"
     assert other["accuracy"]["status"] == "fail"
     assert "after 2 equal generated tokens, the logits differ by" in other["accuracy"]["detail"]

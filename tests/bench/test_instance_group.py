@@ -33,9 +33,9 @@ SLEEPER = """
 def test_the_iteration_time_of_instances_is_their_combined_rate() -> None:
     block = {"inner": 1, "readings": {}, "samples_ns": [10.0, 20.0], "started_ns": 5, "wall_ns": 30}
     other = {**block, "samples_ns": [10.0, 60.0], "started_ns": 4, "wall_ns": 70}
-    found = merge_answers("block", [block, other])
-    assert found["samples_ns"] == pytest.approx([5.0, 15.0])
-    assert (found["started_ns"], found["wall_ns"]) == (4, 70)
+    merged = merge_answers("block", [block, other])
+    assert merged["samples_ns"] == pytest.approx([5.0, 15.0])
+    assert (merged["started_ns"], merged["wall_ns"]) == (4, 70)
 
 
 def test_memory_of_all_of_them_counts() -> None:

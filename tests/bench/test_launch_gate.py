@@ -61,9 +61,9 @@ class TimedGate(LaunchGate):
 def run(
     folder: Path, gate: LaunchGate, launches: int, events: list[Event] | None = None
 ) -> Comparison:
-    heard: list[Event] = [] if events is None else events
+    listened: list[Event] = [] if events is None else events
     (row,) = run_bench(
-        study(launches), folder=folder, command=["x"], listener=heard.append, gate=gate
+        study(launches), folder=folder, command=["x"], listener=listened.append, gate=gate
     )
     return row
 

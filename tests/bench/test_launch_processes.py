@@ -54,9 +54,9 @@ def test_two_targets_run_the_same_weights_and_inputs(
 ) -> None:
     prepared = PreparationState()
     check_accuracy(processes, ONE, TWO, tmp_path / "reference.pt", prepared)
-    found = prepared.accuracy["two"]
-    assert found.status == "pass"
-    assert found.max_error == 0.0
+    accuracy = prepared.accuracy["two"]
+    assert accuracy.status == "pass"
+    assert accuracy.max_error == 0.0
 
 
 @pytest.mark.torch

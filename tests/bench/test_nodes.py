@@ -57,11 +57,11 @@ class Job:
         command += ["--run-dir", str(self.run), "--threads", "1"]
         script = self.folder / "job.sh"
         script.write_text('#!/bin/sh\nexec "$@"\n')
-        done = self.cluster.ask(
+        completed = self.cluster.ask(
             *("sbatch", "--parsable", f"--nodes={nodes}", "--mem=3000", "--cpus-per-task=2"),
             *(f"--output={self.output}", f"--export=ALL,{MARK}={self.mark}", str(script), *command),
         )
-        self.number = done.strip()
+        self.number = completed.strip()
 
     @property
     def output(self) -> Path:
@@ -81,7 +81,7 @@ class Job:
 
     def processes(self, text: str = "", node: str = "") -> list[psutil.Process]:
         """The living processes of the job whose command contains the text, on one node or all."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 variables, command = process.environ(), " ".join(process.cmdline())
@@ -89,8 +89,8 @@ class Job:
             except (psutil.Error, OSError):
                 continue
             if alive and variables.get(MARK) == self.mark and text in command:
-                found += [process] if node in ("", variables.get("SLURMD_NODENAME")) else []
-        return found
+                processes += [process] if node in ("", variables.get("SLURMD_NODENAME")) else []
+        return processes
 
     def controller(self) -> psutil.Process:
         """The process of Torchyard, which a shell may have started."""
@@ -112,9 +112,9 @@ class Job:
 
     def rows(self) -> dict[str, dict[str, Any]]:
         command = [sys.executable, "-m", "torchyard", "report", str(self.run), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode in (0, 1, 3, 6), done.stderr + self.output.read_text()
-        rows = json.loads(done.stdout)["comparisons"]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert completed.returncode in (0, 1, 3, 6), completed.stderr + self.output.read_text()
+        rows = json.loads(completed.stdout)["comparisons"]
         return {row["candidate"].rpartition(":")[2]: row for row in rows}
 
 
@@ -256,7 +256,7 @@ def test_a_cell_of_a_sweep_spans_nodes(cluster: Cluster, tmp_path: Path) -> None
     )
     command = [sys.executable, "-m", "torchyard", "sweep", str(study), "--executor", "slurm"]
     command += ["--cpus", "2", "--job-memory", "3000M", "--run-dir", str(tmp_path / "sweep")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
-    assert "passed" in done.stdout + done.stderr, done.stdout + done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert "passed" in completed.stdout + completed.stderr, completed.stdout + completed.stderr
     assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0-on-yard1", "rank-1-on-yard2"}
     assert cluster.folder.exists()

@@ -1,4 +1,4 @@
-"""The row of a comparison: times that match the estimate, and results after a failure."""
+"""The row of a comparison: times that match the estimate, results after a failure, and impossible times."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from statistics import median
 
 import pytest
 
-from torchyard.bench.outcome import Spent, make_comparison
+from torchyard.bench.outcome import Spent, implausible_times, make_comparison
 from torchyard.bench.preparation import PreparationState
 from torchyard.core.block import Block, GuardReading
-from torchyard.core.comparison import Comparison, Failure, Verdict
+from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
+from torchyard.core.roofline import MachinePeak, ProductRate
 from torchyard.core.study import Budget, Environment, Target, Variant, Workload
 from torchyard.stats.stopping import InterimAnalysis
 
@@ -95,12 +96,12 @@ def failed(variant: str, kind: str = "crashed") -> Failure:
     ],
 )
 def test_the_ratio_of_the_times_is_the_speedup(launches: list[tuple[float, float]]) -> None:
-    found = row(blocks_of(launches))
-    assert found.estimate is not None
-    assert ratio_of(found) == pytest.approx(found.estimate.speedup, rel=1e-9)
+    comparison = row(blocks_of(launches))
+    assert comparison.estimate is not None
+    assert ratio_of(comparison) == pytest.approx(comparison.estimate.speedup, rel=1e-9)
     times = [base_ns for base_ns, _ in launches]
-    assert min(times) * 0.7 <= (found.baseline_metrics.time_ns or 0) <= max(times) * 1.3
-    assert found.with_times_of_estimate() is found
+    assert min(times) * 0.7 <= (comparison.baseline_metrics.time_ns or 0) <= max(times) * 1.3
+    assert comparison.with_times_of_estimate() is comparison
 
 
 def test_a_variant_that_is_dirty_half_of_the_time_does_not_change_the_ratio() -> None:
@@ -113,15 +114,15 @@ def test_a_variant_that_is_dirty_half_of_the_time_does_not_change_the_ratio() ->
             for name, dirty in (("base", slow and number < 6), ("other", not slow and number < 6)):
                 marks = ("busy",) if dirty else ()
                 blocks.append(block(launch, number, name, 24e6 if slow else 12e6, marks))
-    found = row(blocks)
+    comparison = row(blocks)
     clean = {
         name: median(b.median_ns for b in blocks if b.variant == name and not b.dirty)
         for name in ("base", "other")
     }
     assert clean["base"] != clean["other"]
-    assert found.estimate is not None
-    assert found.estimate.speedup == pytest.approx(1.0)
-    assert ratio_of(found) == pytest.approx(1.0)
+    assert comparison.estimate is not None
+    assert comparison.estimate.speedup == pytest.approx(1.0)
+    assert ratio_of(comparison) == pytest.approx(1.0)
 
 
 def test_stored_times_that_contradict_the_speedup_are_replaced_with_a_note() -> None:
@@ -131,56 +132,56 @@ def test_stored_times_that_contradict_the_speedup_are_replaced_with_a_note() -> 
         baseline_metrics=replace(made.baseline_metrics, time_ns=40.4e6),
         candidate_metrics=replace(made.candidate_metrics, time_ns=33.7e6),
     )
-    found = old.with_times_of_estimate()
+    updated = old.with_times_of_estimate()
     assert made.estimate is not None
-    assert ratio_of(found) == pytest.approx(made.estimate.speedup, rel=1e-12)
-    middle = (found.baseline_metrics.time_ns or 0) * (found.candidate_metrics.time_ns or 0)
+    assert ratio_of(updated) == pytest.approx(made.estimate.speedup, rel=1e-12)
+    middle = (updated.baseline_metrics.time_ns or 0) * (updated.candidate_metrics.time_ns or 0)
     assert math.sqrt(middle) == pytest.approx(math.sqrt(40.4e6 * 33.7e6))
-    assert found.notes[-1].endswith("medians of all blocks: 40.4 ms and 33.7 ms")
-    assert found.with_times_of_estimate() is found
+    assert updated.notes[-1].endswith("medians of all blocks: 40.4 ms and 33.7 ms")
+    assert updated.with_times_of_estimate() is updated
     without = replace(old, estimate=None)
     assert without.with_times_of_estimate() is without
 
 
 def test_a_candidate_that_crashes_has_failed_and_keeps_what_was_measured() -> None:
-    found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("other"))
-    assert found.verdict is Verdict.FAILED
-    assert found.state == "failed"
-    assert found.estimate is None
-    assert found.failure is not None
-    assert found.before_failure is not None
-    assert found.before_failure.launches == 5
-    assert found.before_failure.speedup == pytest.approx(1.2, rel=1e-2)
+    comparison = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("other"))
+    assert comparison.verdict is Verdict.FAILED
+    assert comparison.state == "failed"
+    assert comparison.estimate is None
+    assert comparison.failure is not None
+    assert comparison.before_failure is not None
+    assert comparison.before_failure.launches == 5
+    assert comparison.before_failure.speedup == pytest.approx(1.2, rel=1e-2)
     assert any(
         note.startswith("before the failure 5 launches showed 1.2") and "not a result" in note
-        for note in found.notes
+        for note in comparison.notes
     )
 
 
 def test_a_crash_of_the_baseline_leaves_the_launches_before_usable() -> None:
-    found = row(blocks_of([(1e6, 1.2)] * 5), candidate=APART, failure=failed("base", "killed"))
-    assert (found.verdict, found.state) == (Verdict.FASTER, "faster")
-    assert found.failure is None
-    assert found.notes[0] == (
+    comparison = row(blocks_of([(1e6, 1.2)] * 5), candidate=APART, failure=failed("base", "killed"))
+    assert (comparison.verdict, comparison.state) == (Verdict.FASTER, "faster")
+    assert comparison.failure is None
+    assert comparison.notes[0] == (
         "base failed (killed, timing): was ended by SIGSEGV; based on the 5 launches before the failure"
     )
 
 
 def test_a_crash_of_a_shared_process_is_not_attributed_to_the_baseline() -> None:
     """The candidate may have broken what the baseline then fell over."""
-    found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base"))
-    assert (found.verdict, found.state) == (Verdict.FASTER, "untrusted")
-    assert found.untrusted[0].startswith("the process that both variants share died")
+    comparison = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base"))
+    assert (comparison.verdict, comparison.state) == (Verdict.FASTER, "untrusted")
+    assert comparison.untrusted[0].startswith("the process that both variants share died")
     raised = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base", "raised"))
     assert raised.state == "faster"
 
 
 @pytest.mark.parametrize("launches", [0, 1, 2])
 def test_too_few_launches_before_a_failure_of_the_baseline_are_no_verdict(launches: int) -> None:
-    found = row(blocks_of([(1e6, 1.2)] * launches), candidate=APART, failure=failed("base"))
-    assert found.verdict is Verdict.FAILED
-    assert found.estimate is None
-    assert (found.before_failure is not None) is (launches > 0)
+    comparison = row(blocks_of([(1e6, 1.2)] * launches), candidate=APART, failure=failed("base"))
+    assert comparison.verdict is Verdict.FAILED
+    assert comparison.estimate is None
+    assert (comparison.before_failure is not None) is (launches > 0)
 
 
 def test_a_disturbance_of_the_candidate_is_reported_and_rules_out_same() -> None:
@@ -190,11 +191,11 @@ def test_a_disturbance_of_the_candidate_is_reported_and_rules_out_same() -> None
         else one
         for one in blocks_of([(1e6, 1.0)] * 5, rounds=12)
     ]
-    found = row(blocks)
-    assert found.verdict is Verdict.UNDECIDED
-    assert found.estimate is not None
-    assert found.estimate.pairs_dropped == 0
-    assert found.estimate.withheld == (
+    comparison = row(blocks)
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert comparison.estimate is not None
+    assert comparison.estimate.pairs_dropped == 0
+    assert comparison.estimate.withheld == (
         "disturbance is attributed to the candidate: it occurs in 33% of its blocks and in 0% of the baseline's",
     )
     faster = [
@@ -205,3 +206,66 @@ def test_a_disturbance_of_the_candidate_is_reported_and_rules_out_same() -> None
     ]
     assert row(faster).verdict is Verdict.FASTER
     assert any("attributed to the candidate" in note for note in row(faster).notes)
+
+
+PEAK = MachinePeak(
+    machine="here",
+    device="cpu",
+    precision="float32",
+    threads=1,
+    flops_per_second=1e11,
+    bytes_per_second=1e10,
+    products=(ProductRate(size=1024, flops_per_second=1e11),),
+    streams=(),
+    torch_version="2.13",
+    measured="2026-01-01T00:00:00+00:00",
+)
+
+
+def found(
+    base_ns: float, mine_ns: float, flops: float | None, *, peak: MachinePeak | None = None
+) -> list[str]:
+    return implausible_times(
+        VariantMetrics(time_ns=base_ns, flops=flops),
+        VariantMetrics(time_ns=mine_ns, flops=flops),
+        device="cpu",
+        precision="float32",
+        cores=2,
+        peak=peak,
+    )
+
+
+@pytest.mark.parametrize(
+    ("base_ns", "mine_ns", "flops"),
+    [
+        (1e6, 5e5, 1e7),
+        (1e6, 2e4, None),
+        (3000.0, 900.0, None),  # both short
+        (1e9, 1e7, 1e10),
+    ],
+)
+def test_possible_times_are_left_alone(base_ns: float, mine_ns: float, flops: float | None) -> None:
+    assert found(base_ns, mine_ns, flops) == []
+
+
+def test_more_arithmetic_than_any_core_can_do() -> None:
+    (text,) = found(1e9, 1e6, 1e11)
+    assert text.startswith("faster than the hardware allows: 100 TFLOP/s")
+
+
+def test_far_beyond_the_measured_peak() -> None:
+    assert found(1e8, 4e7, 1e7, peak=PEAK) == []
+    (text,) = found(1e8, 1e5, 4e7, peak=PEAK)
+    assert text == "faster than the hardware allows: 4 times the measured peak"
+    # A convolution by Winograd's algorithm needs 2.25 times fewer operations than are counted.
+    assert found(1e8, 1e5, 2.2e7, peak=PEAK) == []
+
+
+def test_less_time_than_starting_one_operator() -> None:
+    (text,) = found(1e6, 300.0, None)
+    assert "cannot have computed the result" in text
+
+
+def test_unknown_times_say_nothing() -> None:
+    empty = VariantMetrics()
+    assert implausible_times(empty, empty, device="cuda", precision="amp", cores=1) == []

@@ -85,12 +85,12 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaunchProces
 
 @pytest.fixture(scope="module")
 def prepared(processes: LaunchProcesses) -> PreparationState:
-    found = PreparationState()
+    state = PreparationState()
     for variant in processes.variants:
-        warm_up(processes, variant, found)
+        warm_up(processes, variant, state)
     for variant in processes.variants:
-        measure_metrics(processes, variant, found)
-    return found
+        measure_metrics(processes, variant, state)
+    return state
 
 
 def guard(meter: Any, root: Path) -> GpuGuard:
@@ -137,10 +137,10 @@ def test_the_row_reports_recompilations_and_their_sizes(
     assert reason.startswith("batch size 4: ")
     assert "size mismatch at index 0" in reason
     assert count == 1
-    (said,) = prepared.notes_about(CHANGING)
-    assert said == f"changing was recompiled: {reason} (1)"
-    (said,) = prepared.notes_about(DYNAMIC)
-    assert said == "dynamic was not recompiled for batch size 4 and 12"
+    (note,) = prepared.notes_about(CHANGING)
+    assert note == f"changing was recompiled: {reason} (1)"
+    (note,) = prepared.notes_about(DYNAMIC)
+    assert note == "dynamic was not recompiled for batch size 4 and 12"
 
 
 def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
         log_folder=tmp_path,
         scratch=tmp_path,
     )
-    found = PreparationState()
+    state = PreparationState()
     for variant in variants:
-        note_shared_caches(processes, variant, found)
-    said = "was compiled after first in one process, so not from empty caches"
-    assert found.notes == [("second", said)]
+        note_shared_caches(processes, variant, state)
+    note = "was compiled after first in one process, so not from empty caches"
+    assert state.notes == [("second", note)]

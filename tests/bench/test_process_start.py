@@ -26,8 +26,8 @@ def specs_of(
     for variant in variants:
         groups.setdefault(variant.process_key, []).append(variant)
     draw = draw_launch(random.Random(1))
-    found = launch_specs(groups, settings, draw, folder / "cache", folder)
-    return [spec for instances in found.values() for spec in instances]
+    specs = launch_specs(groups, settings, draw, folder / "cache", folder)
+    return [spec for instances in specs.values() for spec in instances]
 
 
 def stack_bytes(spec: LaunchSpec) -> int:
@@ -85,9 +85,9 @@ def test_single_and_unpaired_processes_get_a_random_layout(
 ) -> None:
     variants = variants_of(linked, library)
     unpaired = MeasureSettings(threads=2, paired_layout=False)
-    found = [*specs_of(tmp_path, variants[0]), *specs_of(tmp_path, *variants, settings=unpaired)]
-    assert all(spec.randomize_addresses and spec.arguments == () for spec in found)
-    assert not any("TORCHYARD_PAD" in dict(spec.variables) for spec in found)
+    specs = [*specs_of(tmp_path, variants[0]), *specs_of(tmp_path, *variants, settings=unpaired)]
+    assert all(spec.randomize_addresses and spec.arguments == () for spec in specs)
+    assert not any("TORCHYARD_PAD" in dict(spec.variables) for spec in specs)
 
 
 def test_every_launch_draws_a_new_layout() -> None:
@@ -104,8 +104,8 @@ def test_threads_are_fixed_before_torch_is_imported(tmp_path: Path) -> None:
         tmp_path, Variant(name="a", target=HERE), Variant(name="b", target=HERE, environment=three)
     )
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    found = [[dict(spec.variables)[name] for name in names] for spec in specs]
-    assert found == [["2"] * 3, ["3"] * 3]
+    values = [[dict(spec.variables)[name] for name in names] for spec in specs]
+    assert values == [["2"] * 3, ["3"] * 3]
 
 
 def test_threads_are_the_environments_then_the_studys_then_every_core() -> None:
@@ -120,8 +120,8 @@ def test_the_users_variables_win(tmp_path: Path) -> None:
     target = Target(name="here", python=sys.executable, variables=(("A", "1"), ("B", "1")))
     environment = Environment(name="e", variables=(("B", "2"), ("MKL_NUM_THREADS", "7")))
     (spec,) = specs_of(tmp_path, Variant(name="a", target=target, environment=environment))
-    found = dict(spec.variables)
-    assert (found["A"], found["B"], found["MKL_NUM_THREADS"]) == ("1", "2", "7")
+    variables = dict(spec.variables)
+    assert (variables["A"], variables["B"], variables["MKL_NUM_THREADS"]) == ("1", "2", "7")
 
 
 def test_caches_and_names_are_distinct_even_for_names_with_dashes(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from torchyard.bench.preparation import PreparationState, note_communication
-from torchyard.bench.ranks.allocation import allocated_nodes
-from torchyard.bench.ranks.rank_group import merge_ranks
+from torchyard.bench.ranks import allocated_nodes, merge_ranks
 from torchyard.bench.request import Request, SpecText, WorkloadChoice, merge
 from torchyard.bench.study_assembly import assemble
 from torchyard.bench.study_file import read_study_file

@@ -49,9 +49,9 @@ def test_the_row_says_that_steps_wait_for_data(
     folder = tmp_path / "run"
     options = ["--script-args", "--delay 0.02", "--baseline", "eager", "--candidate", "amp"]
     budget = ["--time", "2s", "--launches", "1", "--threads", "1", "--run-dir", str(folder)]
-    ended = call(capsys, "bench", "--script", "train.py", *options, *budget, "--json")
-    assert ended.code in (0, 6), ended.err
-    (row,) = json.loads(ended.out)["comparisons"]
+    completed = call(capsys, "bench", "--script", "train.py", *options, *budget, "--json")
+    assert completed.code in (0, 6), completed.err
+    (row,) = json.loads(completed.out)["comparisons"]
     assert row["verdict"] != "failed", row
     assert not row["shared_process"]
     assert row["accuracy"]["status"] in {"pass", "less-accurate"}

@@ -22,15 +22,15 @@ others = pytest.mark.parametrize(
 
 
 def torchyard(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "torchyard", *arguments, "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
     # 6: measured on a busy machine, which tests may be
-    assert done.returncode in {0, 6}, done.stderr + done.stdout
-    document: dict[str, Any] = json.loads(done.stdout)
+    assert completed.returncode in {0, 6}, completed.stderr + completed.stdout
+    document: dict[str, Any] = json.loads(completed.stdout)
     return document
 
 

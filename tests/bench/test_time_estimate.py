@@ -14,14 +14,15 @@ import pytest
 from tests.cli.command_line import call
 from tests.results.run_directories import compared
 from tests.results.run_samples import MATMUL
-from torchyard.bench.durations import preparation_s
-from torchyard.bench.earlier_runs import (
+from torchyard.bench.time_estimate import (
     CONTROLLER_S,
     EarlierRun,
+    TimeEstimate,
     earlier_runs,
+    estimate_time,
     machine_of_workloads,
+    preparation_s,
 )
-from torchyard.bench.time_estimate import TimeEstimate, estimate_time
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Budget, Study, Target, Variant, Workload
 from torchyard.machine.facts import read_facts
@@ -198,17 +199,17 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_plan_shows_the_estimate(capsys: Capture, runs: Path) -> None:
-    ended = call(capsys, *ARGUMENTS)
-    assert ended.err == (
+    completed = call(capsys, *ARGUMENTS)
+    assert completed.err == (
         "plan: 1 workload, about 78 s (guessed from the time budget: there is no earlier run)\n"
     )
     matmul = Workload(suite="kernels", name="matmul")
     keep_run(runs, "20250101T000000.000Z-0001", [replace(compared(matmul), elapsed_s=20.0)])
-    ended = call(capsys, *ARGUMENTS)
-    assert ended.err == "plan: 1 workload, about 32 s (from 1 earlier run)\n"
-    ended = call(capsys, *ARGUMENTS, "--json")
-    assert ended.err == ""
-    assert "study" in json.loads(ended.out)
+    completed = call(capsys, *ARGUMENTS)
+    assert completed.err == "plan: 1 workload, about 32 s (from 1 earlier run)\n"
+    completed = call(capsys, *ARGUMENTS, "--json")
+    assert completed.err == ""
+    assert "study" in json.loads(completed.out)
 
 
 def test_unreadable_earlier_runs_do_not_stop_a_run(
@@ -220,9 +221,9 @@ def test_unreadable_earlier_runs_do_not_stop_a_run(
         raise NotAllowed(f"cannot read {runs}")
 
     monkeypatch.setattr(Store, "refresh", refuse)
-    ended = call(capsys, *ARGUMENTS)
-    assert ended.code == 0
-    assert ended.err.splitlines() == [
+    completed = call(capsys, *ARGUMENTS)
+    assert completed.code == 0
+    assert completed.err.splitlines() == [
         f"warning: earlier runs are unavailable: cannot read {runs}",
         "plan: 1 workload, about 78 s (guessed from the time budget: there is no earlier run)",
     ]

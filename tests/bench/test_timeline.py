@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench.tiny_bench import bench, write_file
 from torchyard.bench.timeline import COMPILATION, OTHER, TIMED, WAITING, Timeline, phase_times
-from torchyard.process.pauses import record_pause, record_waits
+from torchyard.process.timing_turn import record_pause, record_waits
 from torchyard.results.run_reader import read_run
 
 
@@ -48,7 +48,7 @@ def test_a_request_is_a_phase_that_contains_its_timed_part() -> None:
 
 
 def test_pauses_of_a_request_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchyard.process.pauses._spans", [])  # not for other tests
+    monkeypatch.setattr("torchyard.process.timing_turn._spans", [])  # not for other tests
     clock = Clock()
     clock.now_s = 1e9
     timeline = Timeline(clock=clock)

@@ -19,12 +19,12 @@ def test_training_of_one_model_and_the_reason_of_another(
 ) -> None:
     names = [f"torchbench/{name}:path={TREE}" for name in ("two_heads", "needs_package")]
     budget = ("--time", "2s", "--launches", "1", "--run-dir", str(tmp_path / "run"))
-    ended = call(
+    completed = call(
         capsys,
         *("bench", "--only", names[0], "--only", names[1], "--mode", "training"),
         *("--candidate", "aot_eager", *budget, "-q", "--json"),
     )
-    good, bad = json.loads(ended.out)["comparisons"]
+    good, bad = json.loads(completed.out)["comparisons"]
     assert good["failure"] is None
     assert good["accuracy"]["status"] == "pass"
     assert good["candidate_metrics"]["loss"] == "mean of the outputs"

@@ -30,14 +30,14 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_relative_path_starts_where_it_was_written() -> None:
-    found = workloads(chosen(f"torchbench/tiny_cnn:path={TREE.name}", TREE.parent))
-    assert [each.mode for each in found] == ["inference", "training"]
-    assert {each.parameters for each in found} == {(("path", str(TREE)),)}
+    listed = workloads(chosen(f"torchbench/tiny_cnn:path={TREE.name}", TREE.parent))
+    assert [each.mode for each in listed] == ["inference", "training"]
+    assert {each.parameters for each in listed} == {(("path", str(TREE)),)}
 
 
 def test_the_folder_of_the_package_means_the_checkout() -> None:
-    found = workloads(chosen(f"torchbench/tiny_cnn:path={TREE}/torchbenchmark"))
-    assert found[0].parameters == (("path", str(TREE)),)
+    listed = workloads(chosen(f"torchbench/tiny_cnn:path={TREE}/torchbenchmark"))
+    assert listed[0].parameters == (("path", str(TREE)),)
 
 
 def test_the_variable_becomes_the_parameter_and_an_own_path_wins(
@@ -56,10 +56,10 @@ def test_without_either_the_target_must_have_it() -> None:
 
 def test_the_whole_suite_is_every_model_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(TREE))
-    found = workloads(WorkloadChoice(where="--suite", suite=SUITE))
-    assert len(found) == 2 * 10
-    assert {each.name for each in found} >= {"tiny_cnn", "downloads", "aborts"}
-    assert all(each.parameters == (("path", str(TREE)),) for each in found)
+    listed = workloads(WorkloadChoice(where="--suite", suite=SUITE))
+    assert len(listed) == 2 * 10
+    assert {each.name for each in listed} >= {"tiny_cnn", "downloads", "aborts"}
+    assert all(each.parameters == (("path", str(TREE)),) for each in listed)
 
 
 def test_the_whole_suite_needs_a_checkout(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ def test_functions_and_files_are_compared_in_one_run(tmp_path: Path) -> None:
     write_file(tmp_path, "b.py", "def run(x): return x.mm(x)\ndef fails(x): return x.missing()")
     files = ["a.py:matmul", "a.py:einsum", "b.py:run", "a.py:wrong", "b.py:fails"]
     options = ["--time", "1s", "--launches", "1", "--threads", "1", "--run-dir", "run", "--json"]
-    ended = program("bench", *files, *options, cwd=tmp_path)
-    assert ended.code in (0, 6), ended.err
-    rows = json.loads(ended.out)["comparisons"]
+    completed = program("bench", *files, *options, cwd=tmp_path)
+    assert completed.code in (0, 6), completed.err
+    rows = json.loads(completed.out)["comparisons"]
     assert [row["candidate"] for row in rows] == files[1:]
     assert {row["baseline"] for row in rows} == {"a.py:matmul"}
     assert [row["accuracy"] and row["accuracy"]["status"] for row in rows][:3] == [

@@ -86,10 +86,10 @@ def test_options_and_backends_have_their_own_rows(tmp_path: Path) -> None:
     assert json.loads(launches[0])["launch"] == 0
     assert "cudagraphs" not in json.loads(launches[0])["variants"]
     # AND an option that reduces precision says by how much, and nothing else does
-    said = {name: [n for n in row.notes if "reduces precision" in n] for name, row in rows.items()}
-    (note,) = said.pop("eager+inference-mode+matmul-precision=high")
+    notes = {name: [n for n in row.notes if "reduces precision" in n] for name, row in rows.items()}
+    (note,) = notes.pop("eager+inference-mode+matmul-precision=high")
     assert note.startswith("matmul-precision reduces precision: largest difference")
-    assert not any(said.values())
+    assert not any(notes.values())
     # AND making it ahead of time is the compile time, for the break-even of whatever is faster
     assert rows["torchscript:freeze"].candidate_metrics.compile_cold_s is not None
     assert rows["eager+channels-last"].candidate_metrics.compile_cold_s is None
@@ -97,14 +97,14 @@ def test_options_and_backends_have_their_own_rows(tmp_path: Path) -> None:
     assert run.study.candidates[0].options == (("channels-last", True),)
     table = {line["candidate"]: line for line in csv.DictReader(io.StringIO(to_csv(run)))}
     # a noisy machine makes a row untrusted, which has no break-even
-    known = rows["export"].break_even_iterations is not None
-    assert bool(table["export"]["break_even_iterations"]) == known
-    assert known or rows["export"].untrusted
+    has_break_even = rows["export"].break_even_iterations is not None
+    assert bool(table["export"]["break_even_iterations"]) == has_break_even
+    assert has_break_even or rows["export"].untrusted
     assert table["eager+channels-last"]["break_even_iterations"] == ""
     document = json.loads(to_json(run))["comparisons"]
     assert document[0]["break_even"] is None
     fields = {"iterations", "low", "high", "never", "maybe_never"}
-    assert set(document[3]["break_even"] or ()) == (fields if known else set())
+    assert set(document[3]["break_even"] or ()) == (fields if has_break_even else set())
 
 
 UNSURE = """

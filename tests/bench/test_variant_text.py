@@ -198,9 +198,9 @@ def test_two_files_of_one_name_stay_apart(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").touch()
-    found = names(f"{tmp_path}/a/mine.py:f", f"{tmp_path}/b/mine.py:f")
-    assert found[0] == "mine.py:f"
-    assert len(set(found)) == 2
+    variant_names = names(f"{tmp_path}/a/mine.py:f", f"{tmp_path}/b/mine.py:f")
+    assert variant_names[0] == "mine.py:f"
+    assert len(set(variant_names)) == 2
 
 
 def test_a_third_copy_of_a_variant_is_refused() -> None:

@@ -22,13 +22,13 @@ from torchyard.errors import UsageError
 
 def labels(text: str, *modes: Mode) -> list[str]:
     choice = choose_workload(SpecText(text=text, where="--only", folder=Path()))
-    found = expand(
+    cells = expand(
         choice,
         modes=modes or ("inference",),
         device="cpu",
         optimizer_step=False,
     )
-    return [workload.label for workload in found]
+    return [workload.label for workload in cells]
 
 
 def values(text: str) -> list[object]:
@@ -66,11 +66,11 @@ def test_a_list_becomes_workloads_in_its_order() -> None:
 
 
 def test_several_lists_give_every_combination_and_every_mode() -> None:
-    found = labels("conv2d:channels=8|16,size=14..28", "inference", "training")
-    assert len(found) == len(set(found)) == 8
-    assert found[0] == "kernels/conv2d inference channels=8 size=14"
-    assert found[1] == "kernels/conv2d training channels=8 size=14"
-    assert found[2] == "kernels/conv2d inference channels=8 size=28"
+    workload_labels = labels("conv2d:channels=8|16,size=14..28", "inference", "training")
+    assert len(workload_labels) == len(set(workload_labels)) == 8
+    assert workload_labels[0] == "kernels/conv2d inference channels=8 size=14"
+    assert workload_labels[1] == "kernels/conv2d training channels=8 size=14"
+    assert workload_labels[2] == "kernels/conv2d inference channels=8 size=28"
 
 
 def test_other_parameters_and_the_rest_of_the_choice_stay() -> None:
@@ -81,12 +81,12 @@ def test_other_parameters_and_the_rest_of_the_choice_stay() -> None:
         batch_size=3,
         parameters=(("length", "128|256"), ("heads", 4)),
     )
-    found = grid_of(choice, parse_parameter_value)
-    assert [each.parameters for each in found] == [
+    grid = grid_of(choice, parse_parameter_value)
+    assert [each.parameters for each in grid] == [
         (("length", 128), ("heads", 4)),
         (("length", 256), ("heads", 4)),
     ]
-    assert all(each.batch_size == 3 for each in found)
+    assert all(each.batch_size == 3 for each in grid)
 
 
 def test_one_value_is_the_choice_itself() -> None:

@@ -124,14 +124,14 @@ def test_a_whole_list_is_every_name_with_the_modes_it_offers() -> None:
 @pytest.mark.parametrize(("device", "count"), [("cpu", 54), ("cuda", 18), ("cuda:1", 18)])
 def test_a_list_is_that_of_the_device(device: str, count: int) -> None:
     suite = WorkloadChoice(where="--suite", suite="timm")
-    found = expand(suite, modes=("inference",), device=device, optimizer_step=False)
-    assert len(found) == count
-    assert {w.device for w in found} == {device}
+    cells = expand(suite, modes=("inference",), device=device, optimizer_step=False)
+    assert len(cells) == count
+    assert {w.device for w in cells} == {device}
 
 
 def test_a_named_model_of_a_list_may_be_asked_for_any_mode() -> None:
-    (found,) = expanded(choose("huggingface/gpt-oss-20b"), "training")
-    assert (found.name, found.mode) == ("gpt-oss-20b", "training")
+    (workload,) = expanded(choose("huggingface/gpt-oss-20b"), "training")
+    assert (workload.name, workload.mode) == ("gpt-oss-20b", "training")
 
 
 def test_a_configuration_file_becomes_a_whole_path(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_a_named_workload_must_offer_the_mode() -> None:
 
 
 def test_the_optimizer_step_belongs_to_training_only() -> None:
-    found = expand(
+    cells = expand(
         choose("gpt"), modes=("inference", "training"), device="cuda", optimizer_step=True
     )
-    assert [(w.mode, w.optimizer_step, w.device) for w in found] == [
+    assert [(w.mode, w.optimizer_step, w.device) for w in cells] == [
         ("inference", False, "cuda"),
         ("training", True, "cuda"),
     ]

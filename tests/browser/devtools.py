@@ -58,8 +58,8 @@ class Browser:
         self._session = ""
         targets = self._ask("Target.getTargets")["targetInfos"]
         target = next(one["targetId"] for one in targets if one["type"] == "page")
-        found = self._ask("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = found["sessionId"]
+        session = self._ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = session["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
 

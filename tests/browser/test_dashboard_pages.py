@@ -127,9 +127,9 @@ class Served:
     def data(self, path: str) -> dict[str, list[dict[str, str]]]:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(self.url).port or 0)
         connection.request("GET", f"/api/{path}")
-        found: dict[str, list[dict[str, str]]] = json.loads(connection.getresponse().read())
+        targets: dict[str, list[dict[str, str]]] = json.loads(connection.getresponse().read())
         connection.close()
-        return found
+        return targets
 
     def address(self, page: str) -> str:
         gpt = self.data("workloads?workload=gpt")["workloads"][0]

@@ -74,8 +74,8 @@ def test_the_switch_of_themes_is_remembered(browser: Browser, address: str) -> N
         # A choice on one page is seen on all that are open: on the second try, if Chromium lost one.
         for name in ("auto", "light"):
             other.click("button.theme")
-            said = f"document.querySelector('button.theme').textContent === 'Theme: {name}'"
-            if is_soon(page, said, limit_s=10.0):
+            condition = f"document.querySelector('button.theme').textContent === 'Theme: {name}'"
+            if is_soon(page, condition, limit_s=10.0):
                 break
         else:
             pytest.fail("a choice on another page was not followed")
@@ -134,8 +134,8 @@ def test_filters_and_the_address(browser: Browser, address: str) -> None:
 def test_any_address_is_a_page(browser: Browser, address: str, state: str) -> None:
     with browser.page() as (page, _):
         page.goto(f"{address}#{state}")
-        found = page.locator(SHOWN).count()
-        assert found == (0 if state.startswith("find") else 7)
+        count = page.locator(SHOWN).count()
+        assert count == (0 if state.startswith("find") else 7)
 
 
 def test_a_part_is_opened_by_its_link_and_draws_its_charts(browser: Browser, address: str) -> None:

@@ -13,7 +13,7 @@ from torchyard.builds.meter.compile_costs import history_name, parse_jobs, with_
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError
-from torchyard.machine.limits import MachineLimits
+from torchyard.machine.facts.isolation import MachineLimits
 
 LIMITS = MachineLimits(
     cores=8,

@@ -33,7 +33,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> CompletedComman
 def program(*arguments: str, cwd: Path | None = None, **variables: str) -> CompletedCommand:
     """Run a command line as its own process, without this process's colours and columns."""
     kept = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "torchyard", *arguments],
         capture_output=True,
         text=True,
@@ -43,16 +43,16 @@ def program(*arguments: str, cwd: Path | None = None, **variables: str) -> Compl
         env={**kept, **variables},
         stdin=subprocess.DEVNULL,
     )
-    return CompletedCommand(code=done.returncode, out=done.stdout, err=done.stderr)
+    return CompletedCommand(code=completed.returncode, out=completed.stdout, err=completed.stderr)
 
 
 def study_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     """The study that `bench` would run, as plain values."""
     import json
 
-    ended = call(capsys, "bench", "--dry-run", "--json", *arguments)
-    assert ended.code == 0, ended.err
-    document = json.loads(ended.out)
+    completed = call(capsys, "bench", "--dry-run", "--json", *arguments)
+    assert completed.code == 0, completed.err
+    document = json.loads(completed.out)
     assert document["schema"] == 1
     study = document["study"]
     assert isinstance(study, dict)

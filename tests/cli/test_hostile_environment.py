@@ -51,19 +51,19 @@ def run(
 def test_an_output_that_cannot_be_written(
     tmp_path: Path, words: tuple[str, ...], redirect: str
 ) -> None:
-    done = run(words, tmp_path, redirect=redirect)
-    assert done.returncode == 4, done
-    assert b"cannot write to standard output" in done.stderr
-    assert b"hint: " in done.stderr
-    assert b"Traceback" not in done.stderr
-    assert b"Exception ignored" not in done.stderr
+    completed = run(words, tmp_path, redirect=redirect)
+    assert completed.returncode == 4, completed
+    assert b"cannot write to standard output" in completed.stderr
+    assert b"hint: " in completed.stderr
+    assert b"Traceback" not in completed.stderr
+    assert b"Exception ignored" not in completed.stderr
 
 
 @pytest.mark.parametrize("words", SPEAKING, ids=" ".join)
 def test_a_closed_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
+    completed = subprocess.run(
         [*PROGRAM, *words],
         stdout=writing,
         stderr=subprocess.PIPE,
@@ -72,7 +72,7 @@ def test_a_closed_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
         env={**os.environ, "TORCHYARD_HOME": str(tmp_path)},
     )
     os.close(writing)
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (completed.returncode, completed.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_closed_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
 def test_an_error_that_cannot_be_printed(
     tmp_path: Path, redirect: str, json: tuple[str, ...]
 ) -> None:
-    done = run(("bench", "nowhere.toml", *json), tmp_path, redirect=redirect)
-    assert done.returncode == 2, done
+    completed = run(("bench", "nowhere.toml", *json), tmp_path, redirect=redirect)
+    assert completed.returncode == 2, completed
 
 
 def test_files_never_get_the_number_of_a_closed_stream(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_files_never_get_the_number_of_a_closed_stream(tmp_path: Path) -> None:
         "os.write(1, b'x'); os.write(2, b'x')\n"
         "open('/dev/stdin').read()\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         ["/bin/sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code], check=False
     )
-    assert done.returncode == 0
+    assert completed.returncode == 0
     assert (tmp_path / "file").read_text() == ""
 
 
@@ -113,16 +113,16 @@ def test_files_never_get_the_number_of_a_closed_stream(tmp_path: Path) -> None:
 def test_a_working_directory_that_was_deleted(tmp_path: Path, words: tuple[str, ...]) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    done = subprocess.run(
+    completed = subprocess.run(
         ["/bin/sh", "-c", f'cd {gone} && rmdir {gone} && exec "$@"', "sh", *PROGRAM, *words],
         capture_output=True,
         timeout=LIMIT_S,
         check=False,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
-    assert done.returncode == 4, done
-    assert b"working directory" in done.stderr
-    assert b"hint: change to another directory" in done.stderr
+    assert completed.returncode == 4, completed
+    assert b"working directory" in completed.stderr
+    assert b"hint: change to another directory" in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -153,33 +153,36 @@ def test_a_working_directory_that_was_deleted(tmp_path: Path, words: tuple[str, 
 )
 def test_strange_variables(tmp_path: Path, variables: dict[str, str]) -> None:
     for words in (("--help",), ("workloads",), ("bench", "--only", "kernels/matmul", "--dry-run")):
-        done = run(words, tmp_path, variables=variables)
-        assert done.returncode == 0, (words, done.stderr.decode("ascii", "replace")[-1500:])
-        assert b"Traceback" not in done.stderr
-    done = run(
+        completed = run(words, tmp_path, variables=variables)
+        assert completed.returncode == 0, (
+            words,
+            completed.stderr.decode("ascii", "replace")[-1500:],
+        )
+        assert b"Traceback" not in completed.stderr
+    completed = run(
         ("bench", "Gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.toml"), tmp_path, variables=variables
     )
-    assert done.returncode == 2, done
-    assert b"hint: " in done.stderr
+    assert completed.returncode == 2, completed
+    assert b"hint: " in completed.stderr
 
 
 def test_no_home_directory(tmp_path: Path) -> None:
-    done = run(("results", "list"), tmp_path, without=("HOME", "XDG_CACHE_HOME"))
-    assert done.returncode in {0, 3}, done
-    assert b"Traceback" not in done.stderr
+    completed = run(("results", "list"), tmp_path, without=("HOME", "XDG_CACHE_HOME"))
+    assert completed.returncode in {0, 3}, completed
+    assert b"Traceback" not in completed.stderr
 
 
 @pytest.mark.parametrize("word", [b"\xff\xfe", b"\xed\xa0\x80", b"a\x01b", b"~\xff/x"])
 def test_undecodable_bytes(tmp_path: Path, word: bytes) -> None:
     for words in (("bench",), ("report",), ("build", "explain"), ("explain",), ("bench", "--only")):
-        done = run((*words, word), tmp_path)
-        assert done.returncode == 2, (words, done)
-        assert b"hint: " in done.stderr
-        assert b"Traceback" not in done.stderr
+        completed = run((*words, word), tmp_path)
+        assert completed.returncode == 2, (words, completed)
+        assert b"hint: " in completed.stderr
+        assert b"Traceback" not in completed.stderr
 
 
 @pytest.mark.parametrize("home", ["/dev/null/x", "/proc/x", "/nowhere\x01/x"])
 def test_a_results_directory_that_cannot_be_created(tmp_path: Path, home: str) -> None:
-    done = run(("results", "list"), tmp_path, variables={"TORCHYARD_HOME": home})
-    assert done.returncode in {0, 2, 3, 4}, done
-    assert b"Traceback" not in done.stderr
+    completed = run(("results", "list"), tmp_path, variables={"TORCHYARD_HOME": home})
+    assert completed.returncode in {0, 2, 3, 4}, completed
+    assert b"Traceback" not in completed.stderr

@@ -64,14 +64,14 @@ def limited() -> Iterator[None]:
 def check(capsys: Capture, arguments: tuple[str, ...]) -> str:
     """Run it: refused with a documented code, a hint and a message of bounded length."""
     with limited():
-        ended = call(capsys, *arguments)
-    assert ended.code in REFUSED, (ended.code, arguments, ended.err[:2000])
-    assert "Traceback" not in ended.err
-    if "rejected: " not in ended.err:
-        assert "error: " in ended.err
-        assert "hint: " in ended.err, ended.err[:500]
-    assert len(ended.err) < 20_000
-    return ended.err
+        completed = call(capsys, *arguments)
+    assert completed.code in REFUSED, (completed.code, arguments, completed.err[:2000])
+    assert "Traceback" not in completed.err
+    if "rejected: " not in completed.err:
+        assert "error: " in completed.err
+        assert "hint: " in completed.err, completed.err[:500]
+    assert len(completed.err) < 20_000
+    return completed.err
 
 
 @pytest.fixture(autouse=True)
@@ -99,10 +99,10 @@ def test_invalid_logs(tmp_path: Path, capsys: Capture) -> None:
         path = tmp_path / f"hostile-{number}.log"
         make(path)
         with limited():
-            ended = call(capsys, "build", "explain", str(path))
+            completed = call(capsys, "build", "explain", str(path))
         plain = path.is_file() and not path.is_symlink()
-        assert ended.code == (0 if plain else 2), (name, ended)
-        assert ("hint: " in ended.err) != plain
+        assert completed.code == (0 if plain else 2), (name, completed)
+        assert ("hint: " in completed.err) != plain
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -178,8 +178,8 @@ def test_more_threads_than_any_machine_has(
         assert arguments[-1] in known or arguments[-1].endswith("=")
     joined = arguments[-1].endswith("=")
     words = (*arguments[:-1], arguments[-1] + count) if joined else (*arguments, count)
-    told = check(capsys, words)
-    assert "threads" in told or "no option" in told
+    message = check(capsys, words)
+    assert "threads" in message or "no option" in message
 
 
 STUDY = """
@@ -342,13 +342,13 @@ def test_unusual_text(capsys: Capture, words: tuple[str, ...]) -> None:
     for text in WORDS:
         arguments = (*words[:-1], text) if words == ("",) else (*words, text)
         with limited():
-            ended = call(capsys, *arguments)
-        assert ended.code in REFUSED | {0}, (arguments[:-1], text[:50], ended.err[:1500])
-        assert "Traceback" not in ended.err
-        assert "\x1b" not in ended.err
-        assert len(ended.err) < 20_000, (arguments[:-1], text[:50])
-        if ended.code:
-            assert "hint: " in ended.err, (arguments[:-1], text[:50], ended.err)
+            completed = call(capsys, *arguments)
+        assert completed.code in REFUSED | {0}, (arguments[:-1], text[:50], completed.err[:1500])
+        assert "Traceback" not in completed.err
+        assert "\x1b" not in completed.err
+        assert len(completed.err) < 20_000, (arguments[:-1], text[:50])
+        if completed.code:
+            assert "hint: " in completed.err, (arguments[:-1], text[:50], completed.err)
 
 
 def test_keys_of_a_recipe_of_a_wrong_type(tmp_path: Path, capsys: Capture) -> None:
@@ -378,9 +378,9 @@ def test_keys_of_a_recipe_of_a_wrong_type(tmp_path: Path, capsys: Capture) -> No
         for value in values:
             path.write_text(f"{key} = {value}\n")
             with limited():
-                ended = call(capsys, "build", str(path), "--plan")
-            assert ended.code in REFUSED | {0}, (key, value, ended.err)
-            assert "hint: " in ended.err or ended.code == 0, (key, value, ended.err)
+                completed = call(capsys, "build", str(path), "--plan")
+            assert completed.code in REFUSED | {0}, (key, value, completed.err)
+            assert "hint: " in completed.err or completed.code == 0, (key, value, completed.err)
 
 
 @pytest.mark.parametrize("condition", ["source", "environment", "machine", "variant", "release"])
@@ -406,6 +406,10 @@ def test_keys_of_a_study_of_a_wrong_type(tmp_path: Path, capsys: Capture) -> Non
             path.write_text(f"{field.name.replace('_', '-')} = {value}\n")
             for command in (("bench", str(path), "--dry-run"), ("sweep", str(path), "--plan")):
                 with limited():
-                    ended = call(capsys, *command)
-                assert ended.code in REFUSED | {0}, (field.name, value, ended.err)
-                assert "hint: " in ended.err or ended.code == 0, (field.name, value, ended.err)
+                    completed = call(capsys, *command)
+                assert completed.code in REFUSED | {0}, (field.name, value, completed.err)
+                assert "hint: " in completed.err or completed.code == 0, (
+                    field.name,
+                    value,
+                    completed.err,
+                )

@@ -18,11 +18,11 @@ def phase(text: str, kind: EventKind = "phase") -> Event:
 
 def lines_within(capsys: Capture, limit_s: float, *texts: str) -> str:
     """All that was told until the texts were, or until the time is over."""
-    told, ends = "", time.monotonic() + limit_s
-    while time.monotonic() < ends and not all(text in told for text in texts):
+    output, ends = "", time.monotonic() + limit_s
+    while time.monotonic() < ends and not all(text in output for text in texts):
         time.sleep(0.01)
-        told += capsys.readouterr().err
-    return told
+        output += capsys.readouterr().err
+    return output
 
 
 def test_only_the_last_of_many_progress_lines_is_shown(
@@ -34,9 +34,9 @@ def test_only_the_last_of_many_progress_lines_is_shown(
             listener(phase(f"step {number}"))
         # THEN nothing is told at once, and then only what is being done now
         assert capsys.readouterr().err == ""
-        told = lines_within(capsys, 20.0, "step 49")
-    assert told.count("\n") == 1
-    assert "step 49" in told
+        output = lines_within(capsys, 20.0, "step 49")
+    assert output.count("\n") == 1
+    assert "step 49" in output
 
 
 def test_results_are_shown_immediately_and_drop_pending_progress(
@@ -48,8 +48,8 @@ def test_results_are_shown_immediately_and_drop_pending_progress(
         listener(phase("it crashed", "warning"))
         assert "warning: kernels/matmul: it crashed" in capsys.readouterr().err
         listener(phase("measuring"))
-        told = lines_within(capsys, 20.0, "measuring")
-    assert "compiling" not in told
+        output = lines_within(capsys, 20.0, "measuring")
+    assert "compiling" not in output
 
 
 def test_no_progress_is_shown_after_the_end(

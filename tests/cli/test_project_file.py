@@ -134,11 +134,11 @@ def test_errors_name_the_file_and_the_key(
     project: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, hint: str
 ) -> None:
     write(project, text)
-    ended = call(capsys, "bench", *ONLY, "--dry-run")
-    assert ended.code == 2
-    assert str(project / "pyproject.toml") in ended.err
-    assert message in ended.err
-    assert hint in ended.err
+    completed = call(capsys, "bench", *ONLY, "--dry-run")
+    assert completed.code == 2
+    assert str(project / "pyproject.toml") in completed.err
+    assert message in completed.err
+    assert hint in completed.err
 
 
 @pytest.mark.parametrize(("key", "value"), [("time", "soon"), ("reseat", "soon")])
@@ -146,13 +146,15 @@ def test_an_invalid_value_names_its_source(
     project: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
 ) -> None:
     write(project, f"[tool.torchyard.bench]\n{key} = '{value}'")
-    ended = call(capsys, "bench", *ONLY, "--dry-run")
-    assert ended.code == 2
-    assert f"{project / 'pyproject.toml'} sets tool.torchyard.bench.{key}" in ended.err
+    completed = call(capsys, "bench", *ONLY, "--dry-run")
+    assert completed.code == 2
+    assert f"{project / 'pyproject.toml'} sets tool.torchyard.bench.{key}" in completed.err
     # An error of another option does not.
-    ended = call(capsys, "bench", *ONLY, "--dry-run", "--time", "1s", "--reseat", "off", "--seed=x")
-    assert ended.code == 2
-    assert "pyproject" not in ended.err
+    completed = call(
+        capsys, "bench", *ONLY, "--dry-run", "--time", "1s", "--reseat", "off", "--seed=x"
+    )
+    assert completed.code == 2
+    assert "pyproject" not in completed.err
 
 
 def test_groups_have_tables_of_commands_and_options_of_their_default_command(
@@ -161,8 +163,8 @@ def test_groups_have_tables_of_commands_and_options_of_their_default_command(
     write(
         project, "[tool.torchyard.sweep]\ntime = '7s'\n[tool.torchyard.results.list]\nlimit = 3\n"
     )
-    ended = call(capsys, "sweep", "--suites", "kernels", "--only", "kernels/matmul", "--plan")
-    assert "at most 7 s of measuring" in ended.out + ended.err
+    completed = call(capsys, "sweep", "--suites", "kernels", "--only", "kernels/matmul", "--plan")
+    assert "at most 7 s of measuring" in completed.out + completed.err
     assert call(capsys, "results", "list").code == 0
     write(project, "[tool.torchyard.sweep]\ntiem = '7s'\n")
     assert "tool.torchyard.sweep.tiem" in call(capsys, "sweep", "--suites", "kernels").err
@@ -176,10 +178,10 @@ def test_an_option_of_the_project_is_not_one_of_the_command_line(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(project, "[tool.torchyard.sweep]\ntime = '7s'\n")
-    ended = call(capsys, "sweep", "--resume", "missing")
-    assert "--time" not in ended.err
-    ended = call(capsys, "sweep", "--resume", "missing", "--time", "7s")
-    assert "--time" in ended.err
+    completed = call(capsys, "sweep", "--resume", "missing")
+    assert "--time" not in completed.err
+    completed = call(capsys, "sweep", "--resume", "missing", "--time", "7s")
+    assert "--time" in completed.err
 
 
 def test_the_help_shows_the_defaults_of_the_project(
@@ -208,20 +210,20 @@ def test_environment_variables_are_between_command_line_and_file(
     study = study_of(capsys, "study.toml", *ONLY)
     assert study["budget"]["time_s"] == 13.0
     monkeypatch.setenv("TORCHYARD_BENCH_TIME", "soon")
-    ended = call(capsys, "bench", *ONLY, "--dry-run")
-    assert ended.code == 2
-    assert "--time: 'soon'" in ended.err
+    completed = call(capsys, "bench", *ONLY, "--dry-run")
+    assert completed.code == 2
+    assert "--time: 'soon'" in completed.err
 
 
 def test_variables_of_a_default_command_have_the_name_of_its_group(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHYARD_SWEEP_TIME", "9s")
-    ended = call(capsys, "sweep", "--workload", ONLY[1], "--plan", "--json")
-    assert '"time_s": 9.0' in ended.out, ended.err
+    completed = call(capsys, "sweep", "--workload", ONLY[1], "--plan", "--json")
+    assert '"time_s": 9.0' in completed.out, completed.err
     # Not the command that executes a cell, nor a resumed sweep, which has its own plan.
-    ended = call(capsys, "sweep", "--resume", "latest")
-    assert "there is no sweep yet" in ended.err
+    completed = call(capsys, "sweep", "--resume", "latest")
+    assert "there is no sweep yet" in completed.err
 
 
 def test_no_option_has_the_name_of_an_internal_variable() -> None:

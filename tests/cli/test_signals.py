@@ -59,12 +59,12 @@ def started(
     before = signal.signal(ignoring, signal.SIG_IGN) if ignoring is not None else None
     environment = {**os.environ, "TORCHYARD_HOME": str(folder / "home")}
     try:
-        with (folder / "said").open("w") as said:
+        with (folder / "said").open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "torchyard", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if terminal is None else terminal,
-                stderr=said if terminal is None else terminal,
+                stderr=output if terminal is None else terminal,
                 text=True,
                 env=environment,
                 cwd=folder,
@@ -105,8 +105,8 @@ def test_a_sweep_keeps_its_cell_and_says_how_to_resume(
         assert children
         process.send_signal(number)
         assert process.wait(timeout=LIMIT_S) == 128 + number
-    said = (tmp_path / "said").read_text()
-    assert f"torchyard sweep --resume {tmp_path / 'sweep'}" in said
+    output = (tmp_path / "said").read_text()
+    assert f"torchyard sweep --resume {tmp_path / 'sweep'}" in output
     until(lambda: not any(child.is_running() for child in children), "no process is left")
     (attempt,) = (tmp_path / "sweep").rglob("attempt-1.json")
     assert json.loads(attempt.read_text())["outcome"] == "interrupted"
@@ -123,9 +123,9 @@ def test_values_keeps_the_profile(tmp_path: Path, number: signal.Signals) -> Non
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         code = process.wait(timeout=LIMIT_S)
-    said = (tmp_path / "said").read_text()
-    assert code == 143, said
-    assert "Traceback (most recent call last)" not in said
+    output = (tmp_path / "said").read_text()
+    assert code == 143, output
+    assert "Traceback (most recent call last)" not in output
     (profile,) = (tmp_path / "home" / "values").rglob("profile.json")
     assert json.loads(profile.read_text())["state"] == "interrupted"
 

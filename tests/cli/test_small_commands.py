@@ -28,12 +28,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_workloads_lists_the_catalogue(capsys: Capture) -> None:
-    ended = call(capsys, "workloads")
+    completed = call(capsys, "workloads")
     for suite, entries in SUITES.items():
         for entry in entries:
-            assert f"{suite}/{entry.name} " in ended.out
+            assert f"{suite}/{entry.name} " in completed.out
     for suite in OPEN_SUITES:
-        assert f"{suite}/NAME" in ended.out
+        assert f"{suite}/NAME" in completed.out
 
 
 def test_workloads_of_one_suite(capsys: Capture) -> None:
@@ -56,9 +56,9 @@ def test_workloads_of_a_list_with_modes_and_batch_sizes(capsys: Capture) -> None
     assert sum(" CPU    - " in line for line in timm) == 58 - 54
     document = json.loads(call(capsys, "workloads", "--suite", "torchvision", "--json").out)
     assert list(document["lists"]) == ["torchvision"]
-    found = {each["name"]: each for each in document["lists"]["torchvision"]}
-    assert found["resnet50"]["gpu_batch_size"] == 128
-    assert found["resnet50"]["modes"] == ["inference", "training"]
+    entries = {each["name"]: each for each in document["lists"]["torchvision"]}
+    assert entries["resnet50"]["gpu_batch_size"] == 128
+    assert entries["resnet50"]["modes"] == ["inference", "training"]
 
 
 def test_workloads_as_json(capsys: Capture) -> None:
@@ -162,18 +162,18 @@ def test_explain_as_json(capsys: Capture) -> None:
     ],
 )
 def test_completion_answers(words: str, cword: str, wanted: list[str]) -> None:
-    ended = program(_TORCHYARD_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=cword)
-    assert ended.out.split() == wanted
-    assert ended.err == ""
+    completed = program(_TORCHYARD_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=cword)
+    assert completed.out.split() == wanted
+    assert completed.err == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(capsys: Capture, shell: str) -> None:
-    ended = call(capsys, "completion", shell)
-    assert ended.code == 0
-    assert "_TORCHYARD_COMPLETE" in ended.out
+    completed = call(capsys, "completion", shell)
+    assert completed.code == 0
+    assert "_TORCHYARD_COMPLETE" in completed.out
     document = json.loads(call(capsys, "completion", shell, "--json").out)
-    assert document["script"].strip() == ended.out.strip()
+    assert document["script"].strip() == completed.out.strip()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
@@ -187,14 +187,14 @@ def test_completion_works_in_bash(tmp_path: Path) -> None:
         "_torchyard_completion torchyard\n"
         'printf "%s\\n" "${COMPREPLY[@]}"\n'
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "--norc", "-c", script],
         capture_output=True,
         text=True,
         check=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )
-    assert done.stdout == "workloads\n"
+    assert completed.stdout == "workloads\n"
 
 
 def _command_lines() -> Iterator[list[str]]:
@@ -218,20 +218,20 @@ def _command_lines() -> Iterator[list[str]]:
 @pytest.mark.parametrize("words", list(_command_lines()), ids=" ".join)
 def test_help_starts_with_examples(capsys: Capture, words: list[str]) -> None:
     """The text itself is pinned by docs/reference/commands.md, which is generated from it."""
-    ended = call(capsys, *words, "--help")
-    assert ended.code == 0
-    assert ended.out.index("Examples:") < 140
-    assert max(map(len, ended.out.splitlines())) <= 100
+    completed = call(capsys, *words, "--help")
+    assert completed.code == 0
+    assert completed.out.index("Examples:") < 140
+    assert max(map(len, completed.out.splitlines())) <= 100
 
 
 def test_the_reference_pages_are_fresh() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}\nrun `make docs`"
+    assert completed.returncode == 0, f"{completed.stdout}{completed.stderr}\nrun `make docs`"
 
 
 def test_the_reference_names_every_option() -> None:

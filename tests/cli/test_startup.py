@@ -20,10 +20,10 @@ def loaded_after(*arguments: str) -> set[str]:
         "import sys; from torchyard.cli.main import run; code = run(sys.argv[1:]); "
         "sys.stderr.write('\\n'.join(sys.modules)); sys.exit(code)"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
     )
-    return set(done.stderr.split())
+    return set(completed.stderr.split())
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("--version",)])

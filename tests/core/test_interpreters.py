@@ -24,11 +24,11 @@ def find(text: str, folder: Path) -> str:
 
 
 def test_a_path_a_folder_and_a_relative_path_mean_the_same(venv: Path) -> None:
-    wanted = str(venv / "bin" / "python")
-    assert find(wanted, Path("/")) == wanted
-    assert find(str(venv), Path("/")) == wanted
-    assert find("venv", venv.parent) == wanted
-    assert find("../venv/./bin/python", venv) == wanted
+    interpreter = str(venv / "bin" / "python")
+    assert find(interpreter, Path("/")) == interpreter
+    assert find(str(venv), Path("/")) == interpreter
+    assert find("venv", venv.parent) == interpreter
+    assert find("../venv/./bin/python", venv) == interpreter
 
 
 def test_the_link_is_kept_because_following_it_leaves_the_environment(venv: Path) -> None:
@@ -81,5 +81,5 @@ def test_a_path_with_an_equals_sign_needs_no_name(tmp_path: Path) -> None:
     (tmp_path / "a=b" / "bin").mkdir(parents=True)
     (tmp_path / "a=b" / "bin" / "python").symlink_to(sys.executable)
     text = str(tmp_path / "a=b")
-    found = parse_target(text, folder=Path("/"), where="PYTHON", default_name="target")
-    assert found.python == f"{text}/bin/python"
+    target = parse_target(text, folder=Path("/"), where="PYTHON", default_name="target")
+    assert target.python == f"{text}/bin/python"

@@ -78,38 +78,38 @@ def test_bandwidth_of_a_working_set(moved: float, rate: float) -> None:
 
 def test_compute_bound_workload() -> None:
     # 100 operations per byte; at the peak it would take 1 s and took 2.
-    found = attainment_of(metrics(2.0, flops=100e9, moved=1e9), PEAK)
-    assert found is not None
-    assert found.bound == ARITHMETIC
-    assert found.roof_share == found.arithmetic_share == pytest.approx(0.5)
-    assert found.memory_share == pytest.approx(0.025)
+    attainment = attainment_of(metrics(2.0, flops=100e9, moved=1e9), PEAK)
+    assert attainment is not None
+    assert attainment.bound == ARITHMETIC
+    assert attainment.roof_share == attainment.arithmetic_share == pytest.approx(0.5)
+    assert attainment.memory_share == pytest.approx(0.025)
 
 
 def test_memory_bound_workload() -> None:
     # One operation per byte; 20 GB take 1 s at least and took 1.25.
-    found = attainment_of(metrics(1.25, flops=20e9, moved=20e9), PEAK)
-    assert found is not None
-    assert found.bound == MEMORY
-    assert found.roof_share == found.memory_share == pytest.approx(0.8)
-    assert found.arithmetic_share == pytest.approx(0.16)
+    attainment = attainment_of(metrics(1.25, flops=20e9, moved=20e9), PEAK)
+    assert attainment is not None
+    assert attainment.bound == MEMORY
+    assert attainment.roof_share == attainment.memory_share == pytest.approx(0.8)
+    assert attainment.arithmetic_share == pytest.approx(0.16)
 
 
 def test_cache_bound_workload() -> None:
     # 800 kB in 20 µs are 40 GB/s: twice the memory, half the cache.
-    found = attainment_of(metrics(20e-6, moved=800e3), PEAK)
-    assert found is not None
-    assert found.bound == CACHE
-    assert found.roof_share == pytest.approx(0.5)
-    assert found.intensity is None
-    assert found.flops_per_second is None
+    attainment = attainment_of(metrics(20e-6, moved=800e3), PEAK)
+    assert attainment is not None
+    assert attainment.bound == CACHE
+    assert attainment.roof_share == pytest.approx(0.5)
+    assert attainment.intensity is None
+    assert attainment.flops_per_second is None
 
 
 def test_attainment_without_bytes() -> None:
-    found = attainment_of(metrics(1.0, flops=50e9), PEAK)
-    assert found is not None
-    assert found.bound == ARITHMETIC
-    assert found.roof_share == pytest.approx(0.5)
-    assert found.bytes_per_second is None
+    attainment = attainment_of(metrics(1.0, flops=50e9), PEAK)
+    assert attainment is not None
+    assert attainment.bound == ARITHMETIC
+    assert attainment.roof_share == pytest.approx(0.5)
+    assert attainment.bytes_per_second is None
 
 
 def test_no_attainment_without_metrics() -> None:
@@ -119,10 +119,10 @@ def test_no_attainment_without_metrics() -> None:
 
 def test_roofline_share_is_bound_time_over_measured_time() -> None:
     for flops, moved in ((1e9, 1e9), (1e9, 1e6), (1e6, 1e9), (7e9, 3e9)):
-        found = attainment_of(metrics(3.0, flops=flops, moved=moved), PEAK)
+        attainment = attainment_of(metrics(3.0, flops=flops, moved=moved), PEAK)
         least = max(flops / PEAK.flops_per_second, moved / PEAK.bytes_per_second_at(moved))
-        assert found is not None
-        assert math.isclose(found.roof_share, least / 3.0)
+        assert attainment is not None
+        assert math.isclose(attainment.roof_share, least / 3.0)
 
 
 def test_cache_bandwidth_close_to_memory_is_ignored() -> None:
@@ -133,6 +133,6 @@ def test_cache_bandwidth_close_to_memory_is_ignored() -> None:
         }
     )
     assert flat.cache_bytes_per_second is None
-    found = attainment_of(metrics(1e-6, moved=100.0), flat)
-    assert found is not None
-    assert found.bound == MEMORY
+    attainment = attainment_of(metrics(1e-6, moved=100.0), flat)
+    assert attainment is not None
+    assert attainment.bound == MEMORY

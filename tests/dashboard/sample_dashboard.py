@@ -136,9 +136,9 @@ class DashboardClient:
         answer = self.client.get(address)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "application/json"
-        found = answer.json()
-        assert isinstance(found, dict)
-        return found
+        response = answer.json()
+        assert isinstance(response, dict)
+        return response
 
 
 @contextmanager

@@ -42,8 +42,8 @@ HEADERS = {
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", PATHS)
 def test_every_answer_carries_the_headers(tmp_path: Path, path: str, method: str) -> None:
-    with open_client(tmp_path) as seen:
-        answer = seen.client.request(method, path)
+    with open_client(tmp_path) as dashboard:
+        answer = dashboard.client.request(method, path)
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'")
@@ -58,8 +58,8 @@ def test_every_answer_carries_the_headers(tmp_path: Path, path: str, method: str
 
 def test_a_run_page_allows_its_own_scripts_by_fingerprint_only(tmp_path: Path) -> None:
     (run,) = write_results_directory(tmp_path, count=1)
-    with open_client(tmp_path) as seen:
-        policy = seen.client.get(f"/run?id={run}").headers["content-security-policy"]
+    with open_client(tmp_path) as dashboard:
+        policy = dashboard.client.get(f"/run?id={run}").headers["content-security-policy"]
         assert "unsafe" not in policy
         assert "script-src" in policy
         assert "frame-ancestors 'none'" in policy
@@ -68,8 +68,8 @@ def test_a_run_page_allows_its_own_scripts_by_fingerprint_only(tmp_path: Path) -
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"])
 @pytest.mark.parametrize("path", ["/", "/api/runs", "/run?id=x", "/nowhere"])
 def test_only_read_methods_are_allowed(tmp_path: Path, method: str, path: str) -> None:
-    with open_client(tmp_path) as seen:
-        answer = seen.client.request(method, path)
+    with open_client(tmp_path) as dashboard:
+        answer = dashboard.client.request(method, path)
         assert answer.status_code == 405
         assert answer.headers["allow"] == "GET, HEAD"
 
@@ -89,8 +89,8 @@ def test_only_read_methods_are_allowed(tmp_path: Path, method: str, path: str) -
     ],
 )
 def test_hosts_of_this_machine(tmp_path: Path, host: str) -> None:
-    with open_client(tmp_path) as seen:
-        assert seen.client.get("/", headers={"Host": host}).status_code == 200
+    with open_client(tmp_path) as dashboard:
+        assert dashboard.client.get("/", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_hosts_of_this_machine(tmp_path: Path, host: str) -> None:
 )
 @pytest.mark.parametrize("path", ["/", "/api/runs", "/events?id=x"])
 def test_hosts_that_may_be_rebound(tmp_path: Path, host: str, path: str) -> None:
-    with open_client(tmp_path) as seen:
-        answer = seen.client.get(path, headers={"Host": host})
+    with open_client(tmp_path) as dashboard:
+        answer = dashboard.client.get(path, headers={"Host": host})
         assert answer.status_code == 400
         assert "DNS rebinding" in answer.text
 
@@ -121,9 +121,9 @@ def test_hosts_that_may_be_rebound(tmp_path: Path, host: str, path: str) -> None
 def test_with_a_token_any_host_and_without_a_token_none(tmp_path: Path) -> None:
     with open_client(
         tmp_path, access=Access(token=TOKEN, any_host=True), address="http://yard.example:8000"
-    ) as seen:
+    ) as dashboard:
         for path in PATHS:
-            answer = seen.client.get(path)
+            answer = dashboard.client.get(path)
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
             assert TOKEN not in answer.text
@@ -131,20 +131,20 @@ def test_with_a_token_any_host_and_without_a_token_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "10.0.0.1", ""])
 def test_a_token_on_loopback_does_not_open_it_to_other_names(tmp_path: Path, host: str) -> None:
-    with open_client(tmp_path, access=Access(token=TOKEN)) as seen:
+    with open_client(tmp_path, access=Access(token=TOKEN)) as dashboard:
         headers = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
-        assert seen.client.get("/", headers=headers).status_code == 400
+        assert dashboard.client.get("/", headers=headers).status_code == 400
 
 
 def test_any_host_without_a_token_is_never_open(tmp_path: Path) -> None:
-    with open_client(tmp_path, access=Access(any_host=True)) as seen:
-        assert seen.client.get("/", headers={"Host": "evil.example"}).status_code == 400
+    with open_client(tmp_path, access=Access(any_host=True)) as dashboard:
+        assert dashboard.client.get("/", headers={"Host": "evil.example"}).status_code == 400
 
 
 @pytest.mark.parametrize("given", [f"Bearer {TOKEN}", f"bearer  {TOKEN} "])
 def test_the_token_as_a_header(tmp_path: Path, given: str) -> None:
-    with open_client(tmp_path, access=Access(token=TOKEN)) as seen:
-        answer = seen.client.get("/api/runs", headers={"Authorization": given})
+    with open_client(tmp_path, access=Access(token=TOKEN)) as dashboard:
+        answer = dashboard.client.get("/api/runs", headers={"Authorization": given})
         assert answer.status_code == 200
 
 
@@ -163,9 +163,9 @@ def test_the_token_as_a_header(tmp_path: Path, given: str) -> None:
     ],
 )
 def test_wrong_headers(tmp_path: Path, given: str) -> None:
-    with open_client(tmp_path, access=Access(token=TOKEN)) as seen:
+    with open_client(tmp_path, access=Access(token=TOKEN)) as dashboard:
         headers = {b"authorization": given.encode("latin-1")}
-        assert seen.client.get("/api/runs", headers=headers).status_code == 401
+        assert dashboard.client.get("/api/runs", headers=headers).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_wrong_headers(tmp_path: Path, given: str) -> None:
 def test_a_login_takes_the_token_out_of_the_address(
     tmp_path: Path, path: str, goal: str | None
 ) -> None:
-    with open_client(tmp_path, access=Access(token=TOKEN)) as seen:
-        answer = seen.client.get(f"http://127.0.0.1:8000{path}")
+    with open_client(tmp_path, access=Access(token=TOKEN)) as dashboard:
+        answer = dashboard.client.get(f"http://127.0.0.1:8000{path}")
         assert answer.status_code == 303
         location = answer.headers["location"]
         assert TOKEN not in location
@@ -195,21 +195,21 @@ def test_a_login_takes_the_token_out_of_the_address(
         assert {"HttpOnly", "SameSite=lax", "Path=/"} <= {
             part.strip() for part in cookie.split(";")
         }
-        assert seen.client.get("/").status_code == 200
+        assert dashboard.client.get("/").status_code == 200
 
 
 def test_the_cookie_is_secure_where_the_connection_is(tmp_path: Path) -> None:
     with open_client(
         tmp_path, access=Access(token=TOKEN, any_host=True), address="https://yard.example"
-    ) as seen:
-        assert "Secure" in seen.client.get(f"/?token={TOKEN}").headers["set-cookie"]
+    ) as dashboard:
+        assert "Secure" in dashboard.client.get(f"/?token={TOKEN}").headers["set-cookie"]
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "%20", f"{TOKEN}&token=wrong"])
 def test_a_wrong_login_gives_no_cookie_even_to_those_inside(tmp_path: Path, token: str) -> None:
-    with open_client(tmp_path, access=Access(token=TOKEN)) as seen:
-        seen.client.get(f"/?token={TOKEN}")
-        answer = seen.client.get(f"/?token={token}")
+    with open_client(tmp_path, access=Access(token=TOKEN)) as dashboard:
+        dashboard.client.get(f"/?token={TOKEN}")
+        answer = dashboard.client.get(f"/?token={token}")
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
 
@@ -218,20 +218,20 @@ def test_the_token_itself_is_no_cookie_and_cookies_of_other_ports_do_not_count(
     tmp_path: Path,
 ) -> None:
     access = Access(token=TOKEN, cookie_name="torchyard-8000")
-    with open_client(tmp_path, access=access) as seen:
+    with open_client(tmp_path, access=access) as dashboard:
         for cookie in (
             f"torchyard-8000={TOKEN}",
             f"torchyard-9000={access.cookie_value}",
             "torchyard-8000=",
         ):
-            assert seen.client.get("/", headers={"Cookie": cookie}).status_code == 401
+            assert dashboard.client.get("/", headers={"Cookie": cookie}).status_code == 401
         right = f"torchyard-8000={access.cookie_value}"
-        assert seen.client.get("/", headers={"Cookie": right}).status_code == 200
+        assert dashboard.client.get("/", headers={"Cookie": right}).status_code == 200
 
 
 def test_without_a_token_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
-    with open_client(tmp_path) as seen:
-        assert seen.client.get("/?token=x").status_code == 400
+    with open_client(tmp_path) as dashboard:
+        assert dashboard.client.get("/?token=x").status_code == 400
 
 
 def test_new_tokens_are_long_and_unique() -> None:

@@ -235,6 +235,6 @@ def test_three_hundred_half_open_connections_with_few_descriptors(tmp_path: Path
                 ask.close()
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=LIMIT_S)
-    assert "Traceback" not in said
+        _, output = process.communicate(timeout=LIMIT_S)
+    assert "Traceback" not in output
     assert process.returncode == 0

@@ -224,8 +224,8 @@ def test_the_stream_over_http(going: Path) -> None:
     progress = RecordedProgress(going, lambda _: None)
     tell(progress, "one")
     end(going)
-    with open_client(going.parent) as seen:
-        answer = seen.client.get("/events?id=going")
+    with open_client(going.parent) as dashboard:
+        answer = dashboard.client.get("/events?id=going")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
@@ -235,11 +235,11 @@ def test_the_stream_over_http(going: Path) -> None:
 
 
 def test_asking_whether_there_is_a_stream_opens_none(going: Path) -> None:
-    with open_client(going.parent) as seen:
-        answer = seen.client.head("/events?id=going")
+    with open_client(going.parent) as dashboard:
+        answer = dashboard.client.head("/events?id=going")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert seen.feeds.watchers == 0
+        assert dashboard.feeds.watchers == 0
 
 
 def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
@@ -257,9 +257,9 @@ def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
 
 
 def test_too_many_clients_are_asked_to_retry(going: Path) -> None:
-    with open_client(going.parent) as seen:
-        seen.feeds._watchers = feeds_module.MOST_WATCHERS
-        answer = seen.client.get("/events?id=going")
+    with open_client(going.parent) as dashboard:
+        dashboard.feeds._watchers = feeds_module.MOST_WATCHERS
+        answer = dashboard.client.get("/events?id=going")
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "30"
 
@@ -267,14 +267,14 @@ def test_too_many_clients_are_asked_to_retry(going: Path) -> None:
 def test_stored_progress_has_what_a_page_needs(going: Path) -> None:
     from tests.dashboard.sample_dashboard import MATMUL, comparison
 
-    told: list[Event] = []
-    progress = RecordedProgress(going, told.append)
+    events: list[Event] = []
+    progress = RecordedProgress(going, events.append)
     made = comparison(MATMUL, Verdict.FASTER, 1.25)
     event = Event(kind="comparison", text="x" * 10_000, workload=MATMUL.label, comparison=made)
     progress.listen(event)
     progress.close()
     progress.listen(event)
-    assert told == [event, event]
+    assert events == [event, event]
     (line,) = (going / PROGRESS_FILE).read_text().splitlines()
     record = json.loads(line)
     assert (record["verdict"], record["speedup"], record["candidate"]) == (

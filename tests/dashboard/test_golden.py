@@ -42,14 +42,14 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_as_it_was(home: Path, name: str) -> None:
-    with open_client(home) as seen:
+    with open_client(home) as dashboard:
         address = PAGES[name]
         if name == "history":
-            runs = seen.data("/api/runs?machine=example")["runs"]
+            runs = dashboard.data("/api/runs?machine=example")["runs"]
             assert isinstance(runs, list)
             series = {"workload": MATMUL.label, "baseline": "eager", "candidate": "inductor"}
             address = f"/history?{urlencode({**series, 'machine': runs[0]['machine']})}"
-        text = seen.client.get(address).text
+        text = dashboard.client.get(address).text
     text = text.replace(f"Torchyard {__version__}", "Torchyard VERSION")
     text = text.replace(str(home), "HOME")
     text = page_outline(text)

@@ -167,8 +167,8 @@ def home_of(evil: Names) -> Iterator[tuple[DashboardClient, str]]:
         write_run(folder / "one", rows=rows, names=evil)
         write_run(folder / "two", rows=rows, names=evil, started="2025-02-01T00:00:00.000Z")
         write_run(folder / "going", rows=rows, names=evil, state="running")
-        with open_client(folder) as seen:
-            yield seen, workload.label
+        with open_client(folder) as dashboard:
+            yield dashboard, workload.label
     finally:
         shutil.rmtree(folder)
 
@@ -180,8 +180,8 @@ def check_every_page(evil: Names, *, report: bool = False) -> None:
         workloads = seen.data("/api/workloads")["workloads"]
         assert isinstance(workloads, list)
         (row,) = workloads
-        wanted = {name: row[name] for name in ("workload", "baseline", "candidate", "machine")}
-        history = seen.page(f"/history?{urlencode(wanted, errors='replace')}")
+        expected = {name: row[name] for name in ("workload", "baseline", "candidate", "machine")}
+        history = seen.page(f"/history?{urlencode(expected, errors='replace')}")
         check(history)
         assert history.count("run?id=") >= 3
         # The link in the list leads to the same page.
@@ -351,5 +351,5 @@ def test_what_is_not_there_is_not_found(shared_client: DashboardClient, address:
 def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardClient]:
     home = tmp_path_factory.mktemp("home")
     write_run(home / "one", rows=[comparison(MATMUL, Verdict.FASTER, 1.5)])
-    with open_client(home) as seen:
-        yield seen
+    with open_client(home) as dashboard:
+        yield dashboard

@@ -110,9 +110,9 @@ def test_an_address_of_a_history_leads_back_to_it(
 def test_addresses_of_runs_lead_back_to_them(before: str, after: str) -> None:
     one, other = before[:400], after[:400]
     assert run_request(query_of(Links().run(one))) == one
-    wanted = compare_request(query_of(Links().compare(one, other)))
-    assert (wanted.before, wanted.after) == (one, other)
-    assert compare_request(wanted.query) == wanted
+    request = compare_request(query_of(Links().compare(one, other)))
+    assert (request.before, request.after) == (one, other)
+    assert compare_request(request.query) == request
 
 
 @given(names, st.sampled_from(list(Verdict)), st.booleans(), st.integers(1, 99))
@@ -121,9 +121,9 @@ def test_a_list_of_runs_leads_back_to_itself(
 ) -> None:
     query = [("study", text[:400]), ("verdict", verdict.value), ("page", str(page))]
     query += [] if falling else [("order", "rising")]
-    wanted = runs_request(query)
-    assert runs_request(query_of(Links().runs(wanted.query()))) == wanted
-    assert runs_request(wanted.query(page="")).page == 1
+    request = runs_request(query)
+    assert runs_request(query_of(Links().runs(request.query()))) == request
+    assert runs_request(request.query(page="")).page == 1
     listed = workloads_request([("workload", text[:400]), ("page", str(page))])
     assert workloads_request(query_of(Links().workloads(listed.query()))) == listed
 
@@ -146,8 +146,8 @@ def test_a_text_without_a_wildcard_is_searched_anywhere(typed: str, pattern: str
     ],
 )
 def test_days_are_whole_days(since: str, until: str, wanted: tuple[str, str]) -> None:
-    found = runs_request([("since", since), ("until", until)]).filters
-    assert (found.since, found.until) == wanted
+    filters = runs_request([("since", since), ("until", until)]).filters
+    assert (filters.since, filters.until) == wanted
 
 
 @given(st.text(max_size=20))
@@ -161,9 +161,9 @@ def test_any_page_number_is_a_page_or_an_error(text: str) -> None:
 def test_addresses_of_files_go_up_as_deep_as_the_page_lies() -> None:
     series = Series(workload="w", baseline="b", candidate="c", machine="m")
     for links, up in ((SiteLinks(0), ""), (SiteLinks(1), "../")):
-        found = (links.runs(), links.run("x"), links.history(series), links.compare("a", "b"))
-        assert all(address.startswith(up) for address in (*found, links.asset("x.js")))
-        assert all(isinstance(address, Address) for address in found)
+        addresses = (links.runs(), links.run("x"), links.history(series), links.compare("a", "b"))
+        assert all(address.startswith(up) for address in (*addresses, links.asset("x.js")))
+        assert all(isinstance(address, Address) for address in addresses)
     assert SiteLinks().runs([("page", "2")]) == "runs-2.html"
     assert SiteLinks().live() == ""
 
@@ -211,11 +211,11 @@ def test_a_regression_is_one_even_if_the_candidate_is_still_faster(tmp_path: Pat
     assert row["levels"] == ["1.500x", "1.320x"]
     assert not row["confirmed"]
     assert "not confirmed" in row["evidence"]
-    with open_client(tmp_path) as seen:
-        home = page_outline(seen.page("/"))
-        workloads = page_outline(seen.page("/workloads"))
-        (record,) = seen.client.get("/api/runs").json()["regressions"]
-        assert "regressions" not in seen.client.get("/api/runs?study=x").json()
+    with open_client(tmp_path) as dashboard:
+        home = page_outline(dashboard.page("/"))
+        workloads = page_outline(dashboard.page("/workloads"))
+        (record,) = dashboard.client.get("/api/runs").json()["regressions"]
+        assert "regressions" not in dashboard.client.get("/api/runs?study=x").json()
     assert record["series"]["workload"] == MATMUL.label
     assert record["levels"] == ["1.500x", "1.320x"]
     assert home.index("Regressions") < home.index("All runs")
@@ -257,8 +257,8 @@ def test_untrusted_runs_do_not_show_that_nothing_regressed(tmp_path: Path) -> No
         untrusted = replace(comparison(MATMUL, Verdict.FASTER, 1.5), untrusted=NOISY)
         write_day(tmp_path, day, [untrusted, comparison(GPT, Verdict.FASTER, 1.2)][: 3 - day])
     assert overview_of(tmp_path).assessed == 0
-    with open_client(tmp_path) as seen:
-        page = page_outline(seen.page("/"))
+    with open_client(tmp_path) as dashboard:
+        page = page_outline(dashboard.page("/"))
     assert "none of the 2 series has two trusted runs" in page
     assert "No speedup fell" not in page
 
@@ -292,8 +292,8 @@ def test_an_unnamed_run_is_named_by_workload_and_speedup(tmp_path: Path) -> None
     write_day(tmp_path, 1, [comparison(GPT, Verdict.FASTER, 1.31)], study="bench")
     write_day(tmp_path, 2, [untrusted], study="bench")
     write_day(tmp_path, 3, several, study="bench")
-    with open_client(tmp_path) as seen:
-        page = page_outline(seen.page("/"))
+    with open_client(tmp_path) as dashboard:
+        page = page_outline(dashboard.page("/"))
     assert re.search(r"models/gpt inference: inductor vs eager \| 1\.310x \|", page)
     assert re.search(r"softmax inference: inductor vs eager \| \(1\.900x\) \| ! ?1 untrusted", page)
     assert re.search(r"2 workloads: inductor vs eager \| 1\.500x mean of 2 \|", page)
@@ -320,6 +320,6 @@ def test_untrusted_runs_are_marked_where_two_are_compared(tmp_path: Path) -> Non
     untrusted = replace(comparison(MATMUL, Verdict.FASTER, 1.9), untrusted=NOISY)
     write_day(tmp_path, 1, [untrusted])
     write_day(tmp_path, 2, [comparison(MATMUL, Verdict.FASTER, 1.9)])
-    with open_client(tmp_path) as seen:
-        choice = page_outline(seen.page("/compare"))
+    with open_client(tmp_path) as dashboard:
+        choice = page_outline(dashboard.page("/compare"))
     assert choice.count("1 untrusted") == 2  # one option in each of the two lists

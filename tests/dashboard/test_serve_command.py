@@ -74,8 +74,8 @@ class Served:
         """Exit code, what it said, and how long it took."""
         started_s = time.monotonic()
         self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said, time.monotonic() - started_s
+        _, output = self.process.communicate(timeout=60)
+        return self.process.returncode, output, time.monotonic() - started_s
 
 
 @contextmanager
@@ -111,10 +111,10 @@ def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["server"] is None
         assert served.get("/", Host="evil.example")[0] == 400
-        code, said, took_s = served.end()
+        code, output, took_s = served.end()
         assert code == 0
-        assert "Traceback" not in said
-        assert said.endswith("stopped\n")
+        assert "Traceback" not in output
+        assert output.endswith("stopped\n")
         assert took_s < 20
     # The port is free at once.
     with socket.create_server(("127.0.0.1", served.port)):
@@ -134,9 +134,9 @@ def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> N
             assert answer.status == 200
             assert answer.readline().startswith(b"retry")
             connections.append((connection, answer))
-        code, said, took_s = served.end(signal.SIGTERM)
+        code, output, took_s = served.end(signal.SIGTERM)
         assert code == 0
-        assert "Traceback" not in said
+        assert "Traceback" not in output
         assert took_s < 20
         for connection, answer in connections:
             answer.read()
@@ -158,9 +158,9 @@ def test_a_token_is_needed_on_every_address_and_shown_once(tmp_path: Path, host:
         assert served.get_as_stranger("/", Cookie=cookie)[0] == 200
         rebound = served.get_as_stranger("/", Cookie=cookie, Host="evil.example")[0]
         assert rebound == (400 if host == "127.0.0.1" else 200)
-        _, said, _ = served.end()
-        assert "shown only once" in said
-        assert token not in said
+        _, output, _ = served.end()
+        assert "shown only once" in output
+        assert token not in output
 
 
 def test_a_token_of_the_users_own_is_never_shown(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_without_a_token_only_when_asked_for_and_only_on_loopback(tmp_path: Path
         assert served.end()[0] == 0
     (tmp_path / "token").write_text("a-token-of-my-own-1234")
     for options in (["--host", "0.0.0.0"], ["--token-file", str(tmp_path / "token")]):  # noqa: S104
-        done = run_serve("--home", str(tmp_path), "--no-token", *options)
-        assert done.returncode == 2
-        assert "--no-token" in done.stderr
-        assert "hint" in done.stderr
+        completed = run_serve("--home", str(tmp_path), "--no-token", *options)
+        assert completed.returncode == 2
+        assert "--no-token" in completed.stderr
+        assert "hint" in completed.stderr
 
 
 def test_the_browser_is_opened_without_the_token_on_its_command_line(tmp_path: Path) -> None:
@@ -229,15 +229,15 @@ def run_serve(*options: str, **variables: str) -> subprocess.CompletedProcess[st
 def test_a_port_in_use_and_an_invalid_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_serve("--home", str(tmp_path), "--port", str(port))
-        assert done.returncode == 2
-        assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
-    done = run_serve("--home", str(tmp_path), "--host", "no.such.host.invalid")
-    assert done.returncode == 2
-    assert "is not an address" in done.stderr
-    done = run_serve("--home", str(tmp_path), "--token-file", str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert "contains no token" in done.stderr
+        completed = run_serve("--home", str(tmp_path), "--port", str(port))
+        assert completed.returncode == 2
+        assert f"cannot listen on 127.0.0.1 port {port}" in completed.stderr
+    completed = run_serve("--home", str(tmp_path), "--host", "no.such.host.invalid")
+    assert completed.returncode == 2
+    assert "is not an address" in completed.stderr
+    completed = run_serve("--home", str(tmp_path), "--token-file", str(tmp_path / "none"))
+    assert completed.returncode == 2
+    assert "contains no token" in completed.stderr
 
 
 def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path) -> None:
         "import importlib.util as u\nreal = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'uvicorn' else real(name, *a)\n" + hidden
     )
-    done = run_serve("--home", str(tmp_path), PYTHONPATH=str(tmp_path))
-    assert done.returncode == 4
-    assert "the dashboard needs uvicorn" in done.stderr
-    assert "pip install 'torchyard[dashboard]'" in done.stderr
+    completed = run_serve("--home", str(tmp_path), PYTHONPATH=str(tmp_path))
+    assert completed.returncode == 4
+    assert "the dashboard needs uvicorn" in completed.stderr
+    assert "pip install 'torchyard[dashboard]'" in completed.stderr
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, object]]]:

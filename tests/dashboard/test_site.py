@@ -59,8 +59,8 @@ def test_every_page_is_there_and_every_link_leads_to_a_file(home: Path, tmp_path
     assert sum(name.startswith("compare/") for name in pages) == 3
     for name, data in pages.items():
         text = data.decode()
-        for found in re.findall(r'(?:href|src|data-address)="([^"#]+)"', text):
-            link = html.unescape(found)
+        for address in re.findall(r'(?:href|src|data-address)="([^"#]+)"', text):
+            link = html.unescape(address)
             if link.startswith("data:"):
                 continue
             assert "?" not in link
@@ -268,8 +268,8 @@ def test_a_shared_site_has_no_private_data(tmp_path: Path) -> None:
         if name.endswith(".html"):
             assert not [word for word in secrets if word in data], name
             assert not [word for word in secrets if word in name.encode()]
-        for found in re.findall(rb'href="([^"#]+)"', data if name.endswith(".html") else b""):
-            link = found.decode()
+        for address in re.findall(rb'href="([^"#]+)"', data if name.endswith(".html") else b""):
+            link = address.decode()
             assert link == "data:," or ((written.folder / name).parent / link).is_file(), name
     index = files["index.html"].decode()
     assert "bench of &lt;path-" in index

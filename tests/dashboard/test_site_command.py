@@ -16,33 +16,33 @@ Capture = pytest.CaptureFixture[str]
 
 def test_it_says_where_the_site_is_and_what_changed(capsys: Capture, tmp_path: Path) -> None:
     folder = tmp_path / "site"
-    ended = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"))
-    assert ended.code == 0
-    assert ended.out == f"{folder / 'index.html'}\n"
-    assert "files written, 0 unchanged, 0 removed" in ended.err
+    completed = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"))
+    assert completed.code == 0
+    assert completed.out == f"{folder / 'index.html'}\n"
+    assert "files written, 0 unchanged, 0 removed" in completed.err
     assert (folder / "index.html").is_file()
-    ended = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"), "--json")
-    said = json.loads(ended.out)
-    assert said["schema"] == 1
-    assert said["written"] == 0
-    assert said["unchanged"] > 3
-    assert said["index"] == str(folder / "index.html")
+    completed = call(capsys, "site", str(folder), "--home", str(tmp_path / "runs"), "--json")
+    document = json.loads(completed.out)
+    assert document["schema"] == 1
+    assert document["written"] == 0
+    assert document["unchanged"] > 3
+    assert document["index"] == str(folder / "index.html")
 
 
 def test_a_folder_with_other_files(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("precious")
-    ended = call(capsys, "site", str(tmp_path))
-    assert ended.code == 2
-    assert "is not a site of Torchyard" in ended.err
+    completed = call(capsys, "site", str(tmp_path))
+    assert completed.code == 2
+    assert "is not a site of Torchyard" in completed.err
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
 def test_a_folder_that_cannot_be_made(capsys: Capture) -> None:
-    ended = call(capsys, "site", "/proc/nowhere/site")
-    assert ended.code in {4, 5}
-    assert "cannot write" in ended.err
-    assert "start the run" not in ended.err
-    assert "  hint: " in ended.err
+    completed = call(capsys, "site", "/proc/nowhere/site")
+    assert completed.code in {4, 5}
+    assert "cannot write" in completed.err
+    assert "start the run" not in completed.err
+    assert "  hint: " in completed.err
 
 
 def test_a_site_needs_no_server(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_a_site_needs_no_server(tmp_path: Path) -> None:
         "from torchyard.cli.main import run; sys.exit(run(sys.argv[1:]))"
     )
     arguments = ["site", str(tmp_path / "site"), "--home", str(tmp_path / "runs")]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert (tmp_path / "site" / "index.html").is_file()

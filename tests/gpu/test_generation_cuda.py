@@ -25,7 +25,7 @@ def checked(service: Any, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kernel", ["math", "flash", "efficient", "cudnn"])
 def test_the_named_kernel_runs_or_is_refused(kernel: str) -> None:
     """Flash attention and cuDNN support half precision only."""
-    from torchyard.worker.bench.attention_kernels import kernels_of
+    from torchyard.worker.bench.torch_settings import kernels_of
     from torchyard.worker.workload import CannotBuild
 
     service = make_service(

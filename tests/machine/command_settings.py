@@ -38,5 +38,5 @@ def answer_of(
     """What a command sees that was started with these settings."""
     end = run_command([sys.executable, "-c", _ASK], settings)
     assert (end.exit_code, end.refused) == (0, ())
-    found: dict[str, Any] = json.loads(capfd.readouterr().out)
-    return found
+    document: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return document

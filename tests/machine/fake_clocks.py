@@ -187,7 +187,7 @@ def _bias(kernel: FakeKernel, path: str, value: str) -> None:
 def _limit(kernel: FakeKernel, path: str, value: str) -> None:
     policy, _, name = path.rpartition("/")
     number = _whole(value)
-    asked = _asked(kernel, policy)
+    requested = _asked(kernel, policy)
     which = 0 if name == "scaling_min_freq" else 1
     if kernel.limits == "refuse":
         pair = [
@@ -197,20 +197,20 @@ def _limit(kernel: FakeKernel, path: str, value: str) -> None:
         pair[which] = number
         if pair[0] > pair[1]:
             raise refusal(errno.EINVAL)
-    asked[which] = number
-    kernel.remember(f"asked {policy}", asked)
+    requested[which] = number
+    kernel.remember(f"asked {policy}", requested)
     _refresh(kernel, policy)
 
 
 def _asked(kernel: FakeKernel, policy: str) -> list[int]:
-    known = kernel.recall(f"asked {policy}")
-    if known is None:
-        known = [
+    previous = kernel.recall(f"asked {policy}")
+    if previous is None:
+        previous = [
             kernel.number(f"{policy}/scaling_min_freq"),
             kernel.number(f"{policy}/scaling_max_freq"),
         ]
-        kernel.remember(f"asked {policy}", known)
-    return list(known)
+        kernel.remember(f"asked {policy}", previous)
+    return list(previous)
 
 
 def _full_clock(kernel: FakeKernel, policy: str) -> int:
@@ -330,10 +330,10 @@ def _boost(kernel: FakeKernel, path: str, value: str) -> None:
     for policy in changed:
         if kernel.text(f"{policy}/scaling_driver") != "acpi-cpufreq":
             # cpufreq_boost_set_sw() and amd-pstate write the request for the highest clock anew.
-            asked = _asked(kernel, policy)
+            requested = _asked(kernel, policy)
             on = value == "1"
-            asked[1] = _full_clock(kernel, policy) if on else _plain_clock(kernel, policy)
-            kernel.remember(f"asked {policy}", asked)
+            requested[1] = _full_clock(kernel, policy) if on else _plain_clock(kernel, policy)
+            kernel.remember(f"asked {policy}", requested)
     refresh_limits(kernel)
 
 

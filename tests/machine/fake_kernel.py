@@ -260,7 +260,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 def _held(device: Path) -> bool:
     """Whether any process has the file open."""
-    wanted = device.resolve()
+    resolved = device.resolve()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
@@ -268,6 +268,6 @@ def _held(device: Path) -> bool:
         with suppress(OSError):
             for link in (process / "fd").iterdir():
                 with suppress(OSError):
-                    if link.readlink() == wanted:
+                    if link.readlink() == resolved:
                         return True
     return False

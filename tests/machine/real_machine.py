@@ -80,13 +80,13 @@ def quieted_by_another(
     try:
         assert process.stdout is not None
         assert process.stdin is not None
-        said = []
+        messages = []
         for line in process.stdout:
-            said.append(line)
+            messages.append(line)
             if line == "tuned\n":
                 break
         if after == 10**6:
-            assert said == ["tuned\n"], said
+            assert messages == ["tuned\n"], messages
         else:
             assert process.wait(30) == -signal.SIGKILL
         yield process.pid

@@ -111,26 +111,31 @@ def test_the_line_of_grubs_file_is_kept(intel: FileTree) -> None:
 def test_other_quotes_of_grubs_file_become_double_ones(intel: FileTree, quoted: str) -> None:
     put(intel, "etc/default/grub", f"GRUB_CMDLINE_LINUX_DEFAULT={quoted}")
     line = boot_lines(intel, BootRequest(cores=(3,))).grub_line
-    said = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", f'{line}; printf %s "$GRUB_CMDLINE_LINUX_DEFAULT"'],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    wanted = shlex.split(quoted)[0].split() if shlex.split(quoted) != [""] else []
-    assert said.split() == [*wanted, "isolcpus=managed_irq,domain,3", "nohz_full=3", "rcu_nocbs=3"]
+    expected = shlex.split(quoted)[0].split() if shlex.split(quoted) != [""] else []
+    assert completed.split() == [
+        *expected,
+        "isolcpus=managed_irq,domain,3",
+        "nohz_full=3",
+        "rcu_nocbs=3",
+    ]
 
 
 def test_words_with_quotes_in_the_running_line_survive_a_shell(intel: FileTree) -> None:
     put(intel, "proc/cmdline", 'BOOT_IMAGE=/v root=/dev/a ro dyndbg="file a.c +p" x=$HOME')
     line = boot_lines(intel, BootRequest(cores=(3,))).grub_line
-    said = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", f'{line}; printf %s "$GRUB_CMDLINE_LINUX_DEFAULT"'],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert said.startswith('dyndbg="file a.c +p" x=$HOME isolcpus=')
+    assert completed.startswith('dyndbg="file a.c +p" x=$HOME isolcpus=')
 
 
 def test_what_is_replaced_is_reported(intel: FileTree) -> None:
@@ -150,10 +155,10 @@ def restarted(files: FileTree, *, words: str, isolated: str, nohz: str, cstate: 
 
 def test_after_the_restart_everything_is_in_force(intel: FileTree) -> None:
     restarted(intel, words=" ".join(OURS), isolated="2-3,6-7", nohz="2-3,6-7", cstate="1")
-    found = effects(intel, BOTH)
-    assert [effect.word for effect in found] == OURS
-    assert all(effect.good for effect in found)
-    assert [effect.in_force for effect in found] == [True, True, None, True, True]
+    words = effects(intel, BOTH)
+    assert [effect.word for effect in words] == OURS
+    assert all(effect.good for effect in words)
+    assert [effect.in_force for effect in words] == [True, True, None, True, True]
 
 
 def test_what_is_on_the_line_and_has_no_effect_is_found(intel: FileTree) -> None:
@@ -164,9 +169,9 @@ def test_what_is_on_the_line_and_has_no_effect_is_found(intel: FileTree) -> None
 
 def test_what_is_not_on_the_line_is_found(intel: FileTree) -> None:
     restarted(intel, words=f"-- {' '.join(OURS)}", isolated="", nohz="", cstate="9")
-    found = effects(intel, BOTH)
-    assert not any(effect.on_line for effect in found)
-    assert not any(effect.good for effect in found)
+    words = effects(intel, BOTH)
+    assert not any(effect.on_line for effect in words)
+    assert not any(effect.good for effect in words)
 
 
 def test_requested_parameters_are_stored(tmp_path: Path) -> None:

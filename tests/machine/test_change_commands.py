@@ -111,16 +111,16 @@ def test_the_text_of_a_restore() -> None:
 
 def test_a_dry_run_writes_nothing(capsys: Capture, root: Path) -> None:
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    ended = call(capsys, "machine", "quiet", "--dry-run", "--root", str(root), "--aslr", "off")
-    assert ended.code == 0
-    assert f"to be written 2 -> 0  /{ASLR}\n" in ended.out
-    assert "would be written" in ended.err
+    completed = call(capsys, "machine", "quiet", "--dry-run", "--root", str(root), "--aslr", "off")
+    assert completed.code == 0
+    assert f"to be written 2 -> 0  /{ASLR}\n" in completed.out
+    assert "would be written" in completed.err
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_the_same_as_json(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "quiet", "--dry-run", "--json", "--root", str(root), *ONLY)
-    document = json.loads(ended.out)
+    completed = call(capsys, "machine", "quiet", "--dry-run", "--json", "--root", str(root), *ONLY)
+    document = json.loads(completed.out)
     assert document["schema"] == 1
     assert document["tune"]["mode"] == "dry-run"
     assert document["tune"]["knobs"][0]["settings"] == [
@@ -174,29 +174,29 @@ def test_a_value_that_cannot_be_restored_is_named(capsys: Capture, root: Path) -
 
 def test_a_command_is_run_on_a_quieted_machine(root: Path) -> None:
     script = f"cat {root / ASLR}; echo; echo loud >&2; exit 7"
-    ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
-    assert ended.code == 7
-    assert ended.out == "0\n"
-    assert "loud" in ended.err
-    assert f"written       2 -> 0  /{ASLR}\n" in ended.err
+    completed = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
+    assert completed.code == 7
+    assert completed.out == "0\n"
+    assert "loud" in completed.err
+    assert f"written       2 -> 0  /{ASLR}\n" in completed.err
     assert (root / ASLR).read_text() == "2"
 
 
 def test_options_of_the_command_are_the_commands(root: Path) -> None:
-    ended = program(
+    completed = program(
         *("machine", "quiet", "--root", str(root), *ONLY, "--json"),
         *("--", "echo", "--json", "--help", "-x"),
     )
-    assert ended.out == "--json --help -x\n"
-    assert json.loads(ended.err)["tune"]["mode"] == "session"
+    assert completed.out == "--json --help -x\n"
+    assert json.loads(completed.err)["tune"]["mode"] == "session"
 
 
 def test_a_restore_that_fails_after_a_good_command_is_exit_code_5(root: Path) -> None:
     script = f"rm {root / ASLR}; mkdir {root / ASLR}"
-    ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
-    assert ended.code == 5
-    assert "NOT restored" in ended.err
-    assert "machine restore" in ended.err
+    completed = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
+    assert completed.code == 5
+    assert "NOT restored" in completed.err
+    assert "machine restore" in completed.err
 
 
 def test_exit_codes_of_persistent_quieting() -> None:
@@ -219,9 +219,9 @@ def test_exit_codes_of_persistent_quieting() -> None:
 
 
 def test_quieting_without_usable_knobs_is_exit_code_3(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "quiet", "--root", str(root), "--only", "frequency")
-    assert ended.code == 3
-    assert "unavailable" in ended.out
+    completed = call(capsys, "machine", "quiet", "--root", str(root), "--only", "frequency")
+    assert completed.code == 3
+    assert "unavailable" in completed.out
 
 
 @pytest.mark.parametrize(
@@ -236,10 +236,10 @@ def test_quieting_without_usable_knobs_is_exit_code_3(capsys: Capture, root: Pat
     ],
 )
 def test_wrong_options(capsys: Capture, root: Path, words: tuple[str, ...], what: str) -> None:
-    ended = call(capsys, "machine", "quiet", "--root", str(root), "--dry-run", *words)
-    assert ended.code == 2
-    assert what in ended.err
-    assert "hint:" in ended.err
+    completed = call(capsys, "machine", "quiet", "--root", str(root), "--dry-run", *words)
+    assert completed.code == 2
+    assert what in completed.err
+    assert "hint:" in completed.err
 
 
 def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
@@ -247,9 +247,9 @@ def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "tune.jsonl").write_text("no journal\nat all\n")
     for words in (("restore",), ("quiet", *ONLY)):
-        ended = call(capsys, "machine", *words, "--root", str(root))
-        assert ended.code == 8
-        assert "by hand" in ended.err
+        completed = call(capsys, "machine", *words, "--root", str(root))
+        assert completed.code == 8
+        assert "by hand" in completed.err
     assert (root / ASLR).read_text() == "2\n"
 
 
@@ -291,12 +291,12 @@ def test_what_a_user_may_do_is_a_line_for_the_shell() -> None:
     cpu = min(os.sched_getaffinity(0))
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
-    ended = program("machine", "quiet", "--user", "--cores", str(cpu))
-    assert ended.code == 0, ended.err
-    (line,) = ended.out.splitlines()
+    completed = program("machine", "quiet", "--user", "--cores", str(cpu))
+    assert completed.code == 0, completed.err
+    (line,) = completed.out.splitlines()
     assert f"taskset -c {cpu}" in line
     assert line.endswith("COMMAND")
-    assert "needs root: " in ended.err
+    assert "needs root: " in completed.err
 
 
 def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,10 +306,10 @@ def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("needs two processors")
     script = "grep Cpus_allowed_list /proc/self/status; exit 4"
     words = ("machine", "quiet", "--user", "--json", "--cores", str(cpu), "--", "sh", "-c", script)
-    ended = program(*words)
-    assert ended.code == 4
-    assert ended.out.split() == ["Cpus_allowed_list:", str(cpu)]
-    document = json.loads(ended.err)["tune"]
+    completed = program(*words)
+    assert completed.code == 4
+    assert completed.out.split() == ["Cpus_allowed_list:", str(cpu)]
+    document = json.loads(completed.err)["tune"]
     assert document["mode"] == "user"
     assert {row["knob"] for row in document["knobs"]} >= {"pinning", "priority"}
     assert not (tmp_path / "journal").exists(), "nothing has to be put back"
@@ -319,10 +319,10 @@ def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_lines_for_boot_loaders(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "boot", "--cores", "1", "--cstates", "--root", str(root))
-    assert ended.code == 0
-    compare_with_golden("boot-lines", ended.out)
-    assert "warning: isolcpus disables load balancing" in ended.err
+    completed = call(capsys, "machine", "boot", "--cores", "1", "--cstates", "--root", str(root))
+    assert completed.code == 0
+    compare_with_golden("boot-lines", completed.out)
+    assert "warning: isolcpus disables load balancing" in completed.err
 
 
 def test_the_boot_line_is_checked_after_the_restart(capsys: Capture, root: Path) -> None:
@@ -358,10 +358,10 @@ def test_lines_are_shown_where_nothing_can_be_remembered(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "file" / "sub"))
-    ended = call(capsys, "machine", "boot", "--cores", "1", "--root", str(root))
-    assert ended.code == 0
-    assert "isolcpus=" in ended.out
-    assert "not saved" in ended.err
+    completed = call(capsys, "machine", "boot", "--cores", "1", "--root", str(root))
+    assert completed.code == 0
+    assert "isolcpus=" in completed.out
+    assert "not saved" in completed.err
     checked = call(capsys, "machine", "boot", "--cores", "1", "--check", "--root", str(root))
     assert checked.code == 6
 
@@ -371,9 +371,9 @@ def test_lines_are_shown_where_nothing_can_be_remembered(
 
 def test_cores_of_a_bench_need_quieting(capsys: Capture, tmp_path: Path) -> None:
     run = ("bench", "--only", "models/gpt", "--run-dir", str(tmp_path / "run"))
-    ended = call(capsys, *run, "--cores", "1")
-    assert ended.code == 2
-    assert "add --tune" in ended.err
+    completed = call(capsys, *run, "--cores", "1")
+    assert completed.code == 2
+    assert "add --tune" in completed.err
     assert not (tmp_path / "run").exists()
 
 
@@ -385,20 +385,20 @@ def test_a_bench_that_may_not_quiet_the_machine_replaces_nothing(
     kept.parent.mkdir()
     kept.write_text("{}")
     run = ("bench", "--only", "models/gpt", "--run-dir", str(kept.parent), "--replace", "--tune")
-    ended = call(capsys, *run)
-    assert ended.code == 4
-    assert "needs root" in ended.err
+    completed = call(capsys, *run)
+    assert completed.code == 4
+    assert "needs root" in completed.err
     assert kept.exists()
 
 
 def test_an_unknown_profile(capsys: Capture) -> None:
-    ended = call(capsys, "bench", "--only", "models/gpt", "--tune", "--tune-profile", "tpu")
-    assert ended.code == 2
-    assert "tpu" in ended.err
+    completed = call(capsys, "bench", "--only", "models/gpt", "--tune", "--tune-profile", "tpu")
+    assert completed.code == 2
+    assert "tpu" in completed.err
 
 
 def test_a_study_may_follow_the_option_tune(capsys: Capture) -> None:
-    ended = call(capsys, "bench", "--tune", "missing-study.toml")
-    assert ended.code == 2
-    assert "missing-study.toml" in ended.err
-    assert "invalid" not in ended.err.lower()
+    completed = call(capsys, "bench", "--tune", "missing-study.toml")
+    assert completed.code == 2
+    assert "missing-study.toml" in completed.err
+    assert "invalid" not in completed.err.lower()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchyard.machine.limits import read_limits
+from torchyard.machine.facts.isolation import read_limits
 
 GIB = 1 << 30
 
@@ -189,6 +189,6 @@ def test_what_slurm_gave_the_job(
 
 def test_a_group_inside_a_job_may_be_smaller_yet(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.max": 2 * GIB}
-    said = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3072"}
-    limits = read_limits(tree(tmp_path, files), said)
+    variables = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3072"}
+    limits = read_limits(tree(tmp_path, files), variables)
     assert (limits.total_mib, limits.memory_why) == (2048, "in the control group")

@@ -106,8 +106,8 @@ def test_processes_by_name_and_our_own_left_out(proc: Proc) -> None:
     proc.process(102, "python", 6.0, parent=101)
     proc.process(7, "cc1plus", 40.4)
     proc.process(8, "cc1plus", 0.2, start=999)
-    found = source.since_last(proc.scope())
-    assert found == pytest.approx(
+    usage = source.since_last(proc.scope())
+    assert usage == pytest.approx(
         {NoiseSource("process", "cc1plus"): 0.6, NoiseSource("torchyard", OURSELVES): 0.2}
     )
 
@@ -136,8 +136,8 @@ def test_kernel_threads_have_one_name_for_all_of_a_kind(proc: Proc, name: str, s
     proc.process(9, name, 1.0, flags=KERNEL_FLAGS)
     source.since_last(proc.scope())
     proc.process(9, name, 1.5, flags=KERNEL_FLAGS)
-    found = source.since_last(proc.scope())
-    assert found == pytest.approx({NoiseSource("kernel thread", shown): 0.5})
+    usage = source.since_last(proc.scope())
+    assert usage == pytest.approx({NoiseSource("kernel thread", shown): 0.5})
 
 
 def test_brackets_and_blanks_in_names(proc: Proc) -> None:
@@ -150,12 +150,12 @@ def test_brackets_and_blanks_in_names(proc: Proc) -> None:
 
 def test_with_pinning_only_processes_on_the_cores_count(proc: Proc) -> None:
     source = ProcessTime()
-    found: Mapping[NoiseSource, float] = {}
+    usage: Mapping[NoiseSource, float] = {}
     for cpu_s in (1.0, 2.0):
         proc.process(7, "here", cpu_s, processor=3)
         proc.process(8, "elsewhere", cpu_s, processor=0)
-        found = source.since_last(proc.scope(2, 3, everywhere=False))
-    assert list(found) == [NoiseSource("process", "here")]
+        usage = source.since_last(proc.scope(2, 3, everywhere=False))
+    assert list(usage) == [NoiseSource("process", "here")]
 
 
 def test_processes_that_lived_between_two_polls_are_a_remainder(proc: Proc) -> None:
@@ -167,8 +167,8 @@ def test_processes_that_lived_between_two_polls_are_a_remainder(proc: Proc) -> N
     proc.end(8)
     proc.process(7, "make", 1.2)
     proc.busy(user_s=11.0)
-    found = source.since_last(proc.scope())
-    assert found[NoiseSource("process", SHORT_LIVED)] == pytest.approx(0.8)
+    usage = source.since_last(proc.scope())
+    assert usage[NoiseSource("process", SHORT_LIVED)] == pytest.approx(0.8)
 
 
 def test_ended_workers_are_not_counted_as_other_processes(proc: Proc) -> None:
@@ -202,11 +202,11 @@ def test_steal_and_soft_interrupts_per_core(proc: Proc) -> None:
     proc.busy(user_s=10.0, steal_s=1.0, soft_s=2.0)
     source.since_last(proc.scope())
     proc.busy(user_s=11.0, steal_s=1.4, soft_s=2.2)
-    found = source.since_last(proc.scope())
+    usage = source.since_last(proc.scope())
     # 0.4 s on two cores: each lost 0.2 s.
-    assert found[NoiseSource("steal", "the host")] == pytest.approx(0.2)
-    assert found[NoiseSource("interrupt time", "soft interrupts")] == pytest.approx(0.1)
-    assert NoiseSource("interrupt time", "interrupts") not in found
+    assert usage[NoiseSource("steal", "the host")] == pytest.approx(0.2)
+    assert usage[NoiseSource("interrupt time", "soft interrupts")] == pytest.approx(0.1)
+    assert NoiseSource("interrupt time", "interrupts") not in usage
 
 
 INTERRUPTS = """\
@@ -242,35 +242,35 @@ def test_interrupts_by_device_on_the_cores(proc: Proc) -> None:
 
 def test_soft_interrupts_without_those_that_programs_cause_themselves(proc: Proc) -> None:
     source = SoftInterruptCounts()
-    found: Mapping[NoiseSource, float] = {}
+    usage: Mapping[NoiseSource, float] = {}
     for count in (0, 50):
         proc.write(
             "softirqs",
             f"     CPU0  CPU1\n  TIMER: {count} 0\n NET_RX: {count} 3\n   RCU: {count} 0\n",
         )
-        found = source.since_last(proc.scope(0))
-    assert found == {NoiseSource("soft interrupt", "NET_RX"): 50}
+        usage = source.since_last(proc.scope(0))
+    assert usage == {NoiseSource("soft interrupt", "NET_RX"): 50}
 
 
 def test_pressure_in_seconds(proc: Proc) -> None:
     source = PressureTime()
-    found: Mapping[NoiseSource, float] = {}
+    usage: Mapping[NoiseSource, float] = {}
     for total in (5_000_000, 5_250_000):
         text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0 total=9\n"
         proc.write("pressure/cpu", text)
-        found = source.since_last(proc.scope())
-    assert found == {NoiseSource("waiting for a core", "some process"): 0.25}
+        usage = source.since_last(proc.scope())
+    assert usage == {NoiseSource("waiting for a core", "some process"): 0.25}
     assert source.unavailable == ""
 
 
 def test_page_moves_and_swap_in_both_directions(proc: Proc) -> None:
     source = PageMoves()
-    found: Mapping[NoiseSource, float] = {}
+    usage: Mapping[NoiseSource, float] = {}
     for count in (0, 8):
         lines = (f"pswpin {count}", f"pswpout {count}", f"pgmigrate_success {count}", "nr_dirty 3")
         proc.write("vmstat", "\n".join(lines))
-        found = source.since_last(proc.scope())
-    assert found == {
+        usage = source.since_last(proc.scope())
+    assert usage == {
         NoiseSource("swap", "pages swapped"): 16,
         NoiseSource("page moves", "pages migrated"): 8,
     }
@@ -278,11 +278,11 @@ def test_page_moves_and_swap_in_both_directions(proc: Proc) -> None:
 
 def test_a_counter_that_fell_was_reset(proc: Proc) -> None:
     source = PageMoves()
-    found: Mapping[NoiseSource, float] = {}
+    usage: Mapping[NoiseSource, float] = {}
     for count in (100, 5):
         proc.write("vmstat", f"pswpin {count}\n")
-        found = source.since_last(proc.scope())
-    assert found == {}
+        usage = source.since_last(proc.scope())
+    assert usage == {}
 
 
 @pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)

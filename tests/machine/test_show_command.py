@@ -41,25 +41,25 @@ def journal_of(root: Path, *, boot: str = "", tuned: bool = True) -> None:
 def test_the_text(capsys: Capture, kind: str, tmp_path: Path) -> None:
     """To accept a new text, delete the golden file and run the test twice."""
     root = make_tree(kind, tmp_path / kind)
-    ended = call(capsys, "machine", "show", "--root", str(root))
-    assert ended.code == 0
+    completed = call(capsys, "machine", "show", "--root", str(root))
+    assert completed.code == 0
     # What is said about GPUs names the folder, which differs.
-    out = re.sub(r"^gpu\n(?:  .*\n)+\n", "", ended.out, flags=re.MULTILINE)
+    out = re.sub(r"^gpu\n(?:  .*\n)+\n", "", completed.out, flags=re.MULTILINE)
     assert str(root) not in out
     path = GOLDEN / f"machine-show-{kind}.txt"
     if not path.exists():
         path.write_text(out)
         pytest.fail(f"{path.name} was missing and is written now; look at it and run again")
     assert out == path.read_text()
-    assert max(map(len, ended.out.splitlines())) <= 100
+    assert max(map(len, completed.out.splitlines())) <= 100
 
 
 def test_json(capsys: Capture, tmp_path: Path) -> None:
     root = make_tree("cloud-vm", tmp_path)
-    ended = call(capsys, "machine", "show", "--root", str(root), "--json")
-    assert ended.code == 0
-    assert ended.err == ""
-    document = json.loads(ended.out)
+    completed = call(capsys, "machine", "show", "--root", str(root), "--json")
+    assert completed.code == 0
+    assert completed.err == ""
+    document = json.loads(completed.out)
     assert document["schema"] == 1
     machine = document["machine"]
     assert machine["fit"] is True
@@ -77,9 +77,9 @@ def test_json(capsys: Capture, tmp_path: Path) -> None:
 def test_an_unfit_machine_has_its_own_exit_code(capsys: Capture, tmp_path: Path) -> None:
     root = make_tree("cloud-vm", tmp_path)
     (root / "proc/loadavg").write_text("8.00 7.00 3.00 9/400 5\n")
-    ended = call(capsys, "machine", "show", "--root", str(root))
-    assert ended.code == 6
-    lines = ended.out.splitlines()
+    completed = call(capsys, "machine", "show", "--root", str(root))
+    assert completed.code == 6
+    lines = completed.out.splitlines()
     assert lines[-1] == "not fit for benchmarks now (busy): measurements not trustworthy"
     assert any(line.startswith("  1. unfit   load average 8.0 on") for line in lines)
     assert (
@@ -91,10 +91,10 @@ def test_an_unfit_machine_has_its_own_exit_code(capsys: Capture, tmp_path: Path)
 
 
 def test_an_empty_folder_is_shown_as_reasons(capsys: Capture, tmp_path: Path) -> None:
-    ended = call(capsys, "machine", "show", "--root", str(tmp_path))
-    assert ended.code == 0
-    assert "fit for benchmarks, no advice" in ended.out
-    assert "because /proc/cpuinfo: No such file or directory" in ended.out
+    completed = call(capsys, "machine", "show", "--root", str(tmp_path))
+    assert completed.code == 0
+    assert "fit for benchmarks, no advice" in completed.out
+    assert "because /proc/cpuinfo: No such file or directory" in completed.out
 
 
 def test_a_folder_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_text_of_others_does_not_steer_the_terminal(capsys: Capture, tmp_path: P
         (root / path).write_text(f"model name\t: {evil}\nisolcpus={evil}\nQEMU{evil}\n")
     for policy in (root / "sys/devices/system/cpu/cpufreq").glob("policy*"):
         (policy / "scaling_governor").write_text(f"{evil}\n")
-    ended = call(capsys, "machine", "show", "--root", str(root))
-    assert ended.code == 0
-    assert "owned" in ended.out
-    shown = ended.out + ended.err
+    completed = call(capsys, "machine", "show", "--root", str(root))
+    assert completed.code == 0
+    assert "owned" in completed.out
+    shown = completed.out + completed.err
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
     json.loads(call(capsys, "machine", "show", "--root", str(root), "--json").out)
 
@@ -120,9 +120,9 @@ def test_long_text_is_wrapped_and_nothing_is_lost(capsys: Capture, tmp_path: Pat
     root = make_tree("cloud-vm", tmp_path)
     words = [f"nohz_full={number}" for number in range(1)] + ["isolcpus=" + "1," * 200 + "1"]
     (root / "proc/cmdline").write_text(" ".join(words) + "\n")
-    ended = call(capsys, "machine", "show", "--root", str(root))
-    assert max(map(len, ended.out.splitlines())) <= 100
-    assert "1," * 200 + "1" in "".join(ended.out.split())
+    completed = call(capsys, "machine", "show", "--root", str(root))
+    assert max(map(len, completed.out.splitlines())) <= 100
+    assert "1," * 200 + "1" in "".join(completed.out.split())
 
 
 def test_quieting_in_force_is_reported(capsys: Capture, tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_quieting_that_was_changed_since(
 ) -> None:
     root = make_tree("intel-pstate", tmp_path)
     journal_of(root, boot=boot, tuned=tuned)
-    ended = call(capsys, "machine", "show", "--root", str(root))
-    assert said in " ".join(ended.out.split())
+    completed = call(capsys, "machine", "show", "--root", str(root))
+    assert said in " ".join(completed.out.split())
 
 
 def test_a_damaged_journal_does_not_hide_the_machine(capsys: Capture, tmp_path: Path) -> None:
@@ -158,17 +158,17 @@ def test_a_damaged_journal_does_not_hide_the_machine(capsys: Capture, tmp_path: 
     folder = root / "var/lib/torchyard/machine"
     folder.mkdir(parents=True)
     (folder / "tune.jsonl").write_text("{}\n")
-    ended = call(capsys, "machine", "show", "--root", str(root))
-    assert ended.code == 0
-    assert "the journal of machine settings is damaged" in " ".join(ended.out.split())
-    assert "virtualization" in ended.out
+    completed = call(capsys, "machine", "show", "--root", str(root))
+    assert completed.code == 0
+    assert "the journal of machine settings is damaged" in " ".join(completed.out.split())
+    assert "virtualization" in completed.out
 
 
 def test_this_machine(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit or not depends on the moment; that it looks and says so does not."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    ended = call(capsys, "machine", "show", "--json")
-    machine = json.loads(ended.out)["machine"]
-    assert ended.code == (0 if machine["fit"] else 6)
+    completed = call(capsys, "machine", "show", "--json")
+    machine = json.loads(completed.out)["machine"]
+    assert completed.code == (0 if machine["fit"] else 6)
     sections = {fact["section"] for fact in machine["facts"]}
     assert {"processor", "load", "software"} <= sections

@@ -53,8 +53,8 @@ def contrast(one: str, other: str) -> float:
 
 def seen_without_green(colour: str) -> Colour:
     red, green, blue = linear(colour)
-    found = [a * red + b * green + c * blue for a, b, c in DEUTERANOPE]
-    return found[0], found[1], found[2]
+    channels = [a * red + b * green + c * blue for a, b, c in DEUTERANOPE]
+    return channels[0], channels[1], channels[2]
 
 
 @pytest.mark.parametrize("theme", THEMES)

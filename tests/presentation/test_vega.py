@@ -42,9 +42,9 @@ BARS: dict[str, Any] = {
 
 
 def data_of(figure: str) -> Any:
-    found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', figure, re.DOTALL)
-    assert found is not None
-    return json.loads(found.group(1))
+    script = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', figure, re.DOTALL)
+    assert script is not None
+    return json.loads(script.group(1))
 
 
 def test_a_chart_that_is_drawn_at_once() -> None:

@@ -119,8 +119,8 @@ def run_trampoline(controller_pid: int, plan: bytes) -> tuple[int, bytes]:
     with os.fdopen(plan_write, "wb") as pipe:
         pipe.write(plan)
     with os.fdopen(status_read, "rb") as status:
-        said = status.read()
-    return process.wait(20), said
+        status_text = status.read()
+    return process.wait(20), status_text
 
 
 def plan_of(*command: str, folder: str = "", end: str = "end") -> bytes:
@@ -230,9 +230,9 @@ def test_copy_of_a_worker_failure_is_equal() -> None:
 def test_fork_of_the_controller_does_not_end_the_workers() -> None:
     script = Path(__file__).with_name("controller_script.py")
     command = [sys.executable, "-W", "ignore", str(script), "none", "fork"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1:] == ["still answers"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines()[1:] == ["still answers"]
 
 
 def test_a_process_spawned_by_the_worker_finds_the_package(tmp_path: Path) -> None:
@@ -244,5 +244,5 @@ def test_a_process_spawned_by_the_worker_finds_the_package(tmp_path: Path) -> No
         f"assert not any(p == {str(BOOT_FILE.parents[2])!r} for p in sys.path), sys.path\n"
     )
     command = [sys.executable, "-I", "-S", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr

@@ -19,18 +19,20 @@ from torchyard.process.programs import ProgramStarter, capture
 
 
 def test_outputs_exit_code_and_no_input() -> None:
-    done = capture(("sh", "-c", "cat; echo out; echo err >&2; exit 3"))
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    completed = capture(("sh", "-c", "cat; echo out; echo err >&2; exit 3"))
+    assert (completed.returncode, completed.stdout, completed.stderr) == (3, "out\n", "err\n")
 
 
 def test_both_outputs_together() -> None:
-    done = capture(("sh", "-c", "echo out; echo err >&2"), together=True)
-    assert done.stdout.splitlines() == ["out", "err"]
+    completed = capture(("sh", "-c", "echo out; echo err >&2"), together=True)
+    assert completed.stdout.splitlines() == ["out", "err"]
 
 
 def test_variables_and_folder(tmp_path: Path) -> None:
-    done = capture(("/bin/sh", "-c", "echo $A $HOME; pwd"), variables={"A": "1"}, folder=tmp_path)
-    assert done.stdout.splitlines() == ["1", str(tmp_path)]
+    completed = capture(
+        ("/bin/sh", "-c", "echo $A $HOME; pwd"), variables={"A": "1"}, folder=tmp_path
+    )
+    assert completed.stdout.splitlines() == ["1", str(tmp_path)]
 
 
 def test_bytes_that_are_not_text_are_replaced() -> None:

@@ -19,15 +19,14 @@ import pytest
 
 from tests.process.stub_launch import WAYS, StubStarter
 from tests.process.test_timing_turn import cpu_s, states, wait_until
-from torchyard.process.affinity import confined
-from torchyard.process.pauses import paused_s
 from torchyard.process.timing_turn import (
     RESERVED_VARIABLE,
     TURN_VARIABLE,
     ReservedCoresTurn,
     TimingTurn,
+    paused_s,
 )
-from torchyard.process.tree import processes_of_launch
+from torchyard.process.tree import confined, processes_of_launch
 from torchyard.process.worker_process import WorkerProcess
 from torchyard.worker.device_turn import GATE, user_file
 
@@ -316,7 +315,7 @@ CONTROLLER = """
     import sys, threading, time
     from pathlib import Path
     from tests.process.stub_launch import StubStarter
-    from torchyard.process.affinity import confined
+    from torchyard.process.tree import confined
     from torchyard.process.timing_turn import ReservedCoresTurn
     folder, cpu, reserved, alone, code = Path(sys.argv[1]), *map(int, sys.argv[2:5]), sys.argv[5]
     with confined([cpu]), StubStarter(folder) as start, ReservedCoresTurn(folder / "turn", [reserved]) as turn:

@@ -17,8 +17,13 @@ from textwrap import dedent
 import psutil
 
 from tests.process.stub_launch import StubStarter
-from torchyard.process.pauses import paused_s
-from torchyard.process.timing_turn import FIRST_TURN_VARIABLE, TURN_VARIABLE, TimingTurn, first_turn
+from torchyard.process.timing_turn import (
+    FIRST_TURN_VARIABLE,
+    TURN_VARIABLE,
+    TimingTurn,
+    first_turn,
+    paused_s,
+)
 from torchyard.process.tree import processes_of_launch
 from torchyard.process.worker_process import WorkerProcess, all_paused
 

@@ -58,13 +58,13 @@ def profiled(
             pass
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=120)
-        done = subprocess.CompletedProcess(words, process.returncode, out, err)
+        completed = subprocess.CompletedProcess(words, process.returncode, out, err)
     else:
-        done = subprocess.run(
+        completed = subprocess.run(
             words, capture_output=True, text=True, check=False, cwd=folder, timeout=120
         )
     summary: dict[str, Any] = json.loads((folder / "operators.json").read_text())
-    return done, summary
+    return completed, summary
 
 
 def names_in(summary: dict[str, Any]) -> set[str]:
@@ -72,15 +72,15 @@ def names_in(summary: dict[str, Any]) -> set[str]:
 
 
 def test_steps_are_chosen_and_a_trace_is_written(tmp_path: Path) -> None:
-    done, summary = profiled(
+    completed, summary = profiled(
         tmp_path,
         "print(sys.argv[1:])\nfor n in range(5):\n    step()\n    if n == 3: torch.ones(3).cumsum(0)\n",
         skip_steps=1,
         warm_steps=1,
         active_steps=2,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "['an argument']\n"
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "['an argument']\n"
     assert (summary["steps"], summary["recorded_steps"]) == (5, 2)
     rows = {row["name"]: row for row in summary["rows"]}
     assert rows["aten::addmm"]["calls"] == 2
@@ -106,60 +106,60 @@ def test_steps_are_chosen_and_a_trace_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_every_exit_writes_the_recording(tmp_path: Path, end: str, code: int, state: str) -> None:
-    done, summary = profiled(tmp_path, f"step()\n{end}\n")
-    assert done.returncode == code
+    completed, summary = profiled(tmp_path, f"step()\n{end}\n")
+    assert completed.returncode == code
     assert (summary["state"], summary["exit_code"]) == (state, code)
     assert "aten::addmm" in names_in(summary)
     assert (tmp_path / "trace.json.gz").is_file()
     if "broken" in end:
-        assert "ValueError: broken" in done.stderr
-        assert "torch_profile" not in done.stderr, "its traceback is its own"
+        assert "ValueError: broken" in completed.stderr
+        assert "torch_profile" not in completed.stderr, "its traceback is its own"
 
 
 @pytest.mark.slow
 def test_a_stop_from_outside(tmp_path: Path) -> None:
-    done, summary = profiled(
+    completed, summary = profiled(
         tmp_path,
         "step()\nprint('begun', flush=True)\nimport time\ntime.sleep(60)\n",
         stop_at="begun",
     )
-    assert done.returncode == 143
+    assert completed.returncode == 143
     assert summary["state"] == "interrupted"
     assert "aten::addmm" in names_in(summary)
 
 
 @pytest.mark.slow
 def test_a_program_that_ends_before_the_first_step_to_record_says_so(tmp_path: Path) -> None:
-    done, summary = profiled(tmp_path, "step()\n", skip_steps=5)
-    assert done.returncode == 0
+    completed, summary = profiled(tmp_path, "step()\n", skip_steps=5)
+    assert completed.returncode == 0
     assert summary["rows"] == []
     assert "ended after 1 steps, before step 5" in summary["notes"][0]
     assert not (tmp_path / "trace.json.gz").exists()
 
 
 def test_forks_and_threads(tmp_path: Path) -> None:
-    done, summary = profiled(
+    completed, summary = profiled(
         tmp_path,
         "step()\nsys.stdout.flush()\nif os.fork() == 0:\n    sys.exit(5)\nprint('child', os.wait()[1] >> 8)\n"
         "thread = threading.Thread(target=lambda: torch.ones(3).cumsum(0))\n"
         "thread.start()\nthread.join()\nprint('end')\n",
         memory=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "child 5\nend\n"
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "child 5\nend\n"
     assert {"aten::addmm", "aten::cumsum"} <= names_in(summary)
     assert summary["notes"] == []
 
 
 @pytest.mark.slow
 def test_a_program_that_profiles_itself_takes_precedence(tmp_path: Path) -> None:
-    done, summary = profiled(
+    completed, summary = profiled(
         tmp_path,
         "step()\nwith torch.profiler.profile() as own:\n    torch.ones(3).cumsum(0)\n"
         "print(any('cumsum' in one.key for one in own.key_averages()))\n",
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "True\n"
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "True\n"
     assert "aten::addmm" in names_in(summary)
     assert "aten::cumsum" not in names_in(summary)
     assert any("profiles itself" in note for note in summary["notes"])
@@ -167,13 +167,13 @@ def test_a_program_that_profiles_itself_takes_precedence(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_recording_stops_when_its_time_is_up(tmp_path: Path) -> None:
-    done, summary = profiled(
+    completed, summary = profiled(
         tmp_path,
         "import time\nend = time.process_time() + 1.5\nstep()\n"
         "while time.process_time() < end: sum(range(1000))\ntorch.ones(3).cumsum(0)\n",
         most_s=0.2,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert "recording stopped after 0.2 s" in summary["notes"]
     assert "aten::addmm" in names_in(summary)
     assert "aten::cumsum" not in names_in(summary)
@@ -182,7 +182,7 @@ def test_recording_stops_when_its_time_is_up(tmp_path: Path) -> None:
 def test_the_whole_command(tmp_path: Path) -> None:
     script = tmp_path / "<b>train.py"
     script.write_text(TRAIN + "for _ in range(3): step()\nprint('trained')\nsys.exit(6)\n")
-    done = subprocess.run(
+    completed = subprocess.run(
         [
             *(sys.executable, "-m", "torchyard", "profile", "--active-steps", "2", "--json"),
             *("--run-dir", str(tmp_path / "kept"), "--html", str(tmp_path / "p.html"), str(script)),
@@ -191,12 +191,12 @@ def test_the_whole_command(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 6, done.stderr
-    document = json.loads(done.stdout)
+    assert completed.returncode == 6, completed.stderr
+    document = json.loads(completed.stdout)
     profile = document["profile"]
     assert (profile["exit_code"], profile["state"], profile["tool"]) == (6, "crashed", "torch")
     assert profile["recorded_steps"] == 2
-    assert "trained" in done.stderr
+    assert "trained" in completed.stderr
     page = (tmp_path / "p.html").read_text()
     assert 'href="./kept/trace.json.gz"' in page
     assert "<b>train" not in page

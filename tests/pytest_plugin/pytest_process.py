@@ -33,7 +33,7 @@ def run_pytest(
     for name, text in (files or {}).items():
         (folder / name).write_text(text, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
         env={
@@ -47,7 +47,7 @@ def run_pytest(
         text=True,
         check=False,
     )
-    return Session(done.returncode, done.stdout + done.stderr)
+    return Session(completed.returncode, completed.stdout + completed.stderr)
 
 
 def _path() -> list[str]:

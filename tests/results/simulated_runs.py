@@ -161,11 +161,11 @@ def _comparison(
         )
         return replace(row, failure=failure)
     paired = pair_blocks(blocks, base.name, candidate.name)
-    found = estimate(paired.medians, looks=(), budget=plan.study.budget)
+    estimated = estimate(paired.medians, looks=(), budget=plan.study.budget)
     row = replace(
         row,
-        verdict=found.verdict,
-        estimate=found,
+        verdict=estimated.verdict,
+        estimate=estimated,
         accuracy=Accuracy(status=AccuracyStatus.PASS),
         baseline_metrics=_metrics(plan, blocks, base.name),
         candidate_metrics=_metrics(plan, blocks, candidate.name),

@@ -132,8 +132,8 @@ def test_damage_is_damage_and_the_rest_is_listed(run: Run, text: str, said: str)
     (baselines_home() / "bad.json").write_text(text)
     with pytest.raises(ResultsDamaged, match=said):
         read_baseline("bad")
-    found, damaged = list_baselines()
-    assert [one.name for one in found] == ["good"]
+    baselines, damaged = list_baselines()
+    assert [one.name for one in baselines] == ["good"]
     assert len(damaged) == 1
 
 
@@ -153,15 +153,15 @@ def test_a_file_holds_numbers_and_facts_and_no_traces_of_the_owner(
     path = tmp_path / "ci" / "base.json"
     write_baseline_file(path, "main", [run], note="kept")
 
-    (found,) = read_baseline_file(path)
+    (baseline,) = read_baseline_file(path)
 
-    assert found.id == run.id
-    assert found.comparisons[0] == run.comparisons[0]
-    assert found.comparisons[1].failure is not None
-    assert found.comparisons[1].failure.message == "signal 11"
-    assert found.info["machine"] == {"cpu": "Example"}
-    assert found.info["targets"] == {"this+default": {"torch": "2.9.0"}}
-    assert [variant.name for variant in found.study.variants] == ["eager", "inductor"]
+    assert baseline.id == run.id
+    assert baseline.comparisons[0] == run.comparisons[0]
+    assert baseline.comparisons[1].failure is not None
+    assert baseline.comparisons[1].failure.message == "signal 11"
+    assert baseline.info["machine"] == {"cpu": "Example"}
+    assert baseline.info["targets"] == {"this+default": {"torch": "2.9.0"}}
+    assert [variant.name for variant in baseline.study.variants] == ["eager", "inductor"]
     text = path.read_text()
     for secret in ("--token", "/opt/me", "bytes that were no text", "owner", "/opt/python"):
         assert secret not in text

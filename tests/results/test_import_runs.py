@@ -52,12 +52,12 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", ["archive", "folder of runs"])
 def test_runs_come_in_as_they_were(kind: str, source: Path, archive: Path, tmp_path: Path) -> None:
     seen = []
-    found = import_runs(
+    imported = import_runs(
         archive if kind == "archive" else source,
         tmp_path / "home",
         progress=lambda *numbers: seen.append(numbers),
     )
-    assert found == Imported(runs=(day(1), day(2)))
+    assert imported == Imported(runs=(day(1), day(2)))
     assert seen == [(1, 2), (2, 2)]
     assert {path.name for path in (tmp_path / "home").iterdir()} == {day(1), day(2)}
     assert content(tmp_path / "home" / day(1)) == content(source / day(1))
@@ -81,26 +81,26 @@ def test_another_run_of_the_same_id_is_refused(source: Path, archive: Path, tmp_
     home = tmp_path / "home"
     mine = write_run(home, day(1), [compared(speedup=3.0)])
     before = content(mine)
-    found = import_runs(archive, home)
-    assert found.runs == (day(2),)
-    assert found.refused == ((day(1), "a different run with this id already exists"),)
+    imported = import_runs(archive, home)
+    assert imported.runs == (day(2),)
+    assert imported.refused == ((day(1), "a different run with this id already exists"),)
     assert content(mine) == before
 
 
 def test_an_id_that_leads_elsewhere(source: Path, tmp_path: Path) -> None:
     change_facts(source / day(1), id="../../evil", started="../../../../../../evil")
     change_facts(source / day(2), id=["list"], started="2025-01-02T12:00:00Z")
-    found = import_runs(source, tmp_path / "home")
-    assert found.refused == ((day(1), "its run.json has no start time"),)
-    assert found.runs[0].startswith("20250102T120000Z-")
+    imported = import_runs(source, tmp_path / "home")
+    assert imported.refused == ((day(1), "its run.json has no start time"),)
+    assert imported.runs[0].startswith("20250102T120000Z-")
     assert not list(tmp_path.glob("**/evil"))
 
 
 def test_folders_that_are_no_runs(source: Path, tmp_path: Path) -> None:
     (source / day(1) / "run.json").write_text('{"name": "of an npm package"}')
     (source / day(2) / "run.json").write_text("{")
-    found = import_runs(source, tmp_path / "home")
-    assert [name for name, _ in found.refused] == [day(1), day(2)]
+    imported = import_runs(source, tmp_path / "home")
+    assert [name for name, _ in imported.refused] == [day(1), day(2)]
     assert list((tmp_path / "home").iterdir()) == []
     (tmp_path / "empty").mkdir()
     with pytest.raises(NothingToDo):
@@ -121,8 +121,8 @@ def test_a_newer_run_comes_in(source: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_is_going_on(source: Path, tmp_path: Path) -> None:
     write_run(source, day(3), finish=False)
-    found = import_runs(source, tmp_path / "home")
-    assert found.refused == ((day(3), "it is still running"),)
+    imported = import_runs(source, tmp_path / "home")
+    assert imported.refused == ((day(3), "it is still running"),)
 
 
 def test_a_run_that_was_killed_says_so(source: Path, tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ def test_killed_during_the_import(tmp_path: Path) -> None:
     whole = [path for path in home.iterdir() if path.name[0] != "."]
     for folder in whole:
         assert content(folder) == content(source / folder.name)
-    found = import_runs(source, home)
-    assert len(found.runs) + len(found.same) == 150
-    assert len(found.same) == len(whole)
-    assert found.refused == ()
+    imported = import_runs(source, home)
+    assert len(imported.runs) + len(imported.same) == 150
+    assert len(imported.same) == len(whole)
+    assert imported.refused == ()
 
 
 FORMULA = Workload(suite="=cmd()", name='a,"b"\nc')

@@ -42,17 +42,21 @@ def kill_run(folder: Path) -> None:
 
 
 def test_a_sound_run(folder: Path) -> None:
-    found = verify_run(folder)
-    assert found.damage == ()
-    assert (found.launches, found.blocks, found.comparisons) == (3, 12, 2)
-    assert (found.run, found.folder, found.torn_lines) == (day(1), str(folder), 0)
+    verification = verify_run(folder)
+    assert verification.damage == ()
+    assert (verification.launches, verification.blocks, verification.comparisons) == (3, 12, 2)
+    assert (verification.run, verification.folder, verification.torn_lines) == (
+        day(1),
+        str(folder),
+        0,
+    )
     names = ("launches.jsonl", "samples.jsonl", "comparisons.jsonl")
-    assert found.size_bytes == sum((folder / name).stat().st_size for name in names)
+    assert verification.size_bytes == sum((folder / name).stat().st_size for name in names)
 
 
 def test_a_folder_of_an_earlier_release() -> None:
-    found = verify_run(Path(__file__).parent / "data" / "format-1")
-    assert (found.damage, found.checksummed) == ((), False)
+    verification = verify_run(Path(__file__).parent / "data" / "format-1")
+    assert (verification.damage, verification.checksummed) == ((), False)
 
 
 def test_every_damaged_line_is_named(folder: Path) -> None:
@@ -61,18 +65,18 @@ def test_every_damaged_line_is_named(folder: Path) -> None:
     change_line(folder / "samples.jsonl", 7, '{"workload": 3, "block": {}}\n')
     change_line(folder / "launches.jsonl", 1, "{\n")
     change_line(folder / "comparisons.jsonl", 1, "{}\n")
-    found = verify_run(folder)
-    assert [(item.file, item.line) for item in found.damage] == [
+    verification = verify_run(folder)
+    assert [(item.file, item.line) for item in verification.damage] == [
         ("launches.jsonl", 1),
         ("samples.jsonl", 2),
         ("samples.jsonl", 5),
         ("samples.jsonl", 7),
         ("comparisons.jsonl", 1),
     ]
-    assert found.damage[1].what == "not a complete record"
-    assert "is missing" in found.damage[3].what
-    assert "workload" in found.damage[4].what
-    assert (found.launches, found.blocks, found.comparisons) == (2, 9, 1)
+    assert verification.damage[1].what == "not a complete record"
+    assert "is missing" in verification.damage[3].what
+    assert "workload" in verification.damage[4].what
+    assert (verification.launches, verification.blocks, verification.comparisons) == (2, 9, 1)
 
 
 @pytest.mark.parametrize("name", ["launches.jsonl", "samples.jsonl", "comparisons.jsonl"])
@@ -80,8 +84,12 @@ def test_a_last_line_truncated_by_a_kill_is_no_damage(folder: Path, name: str) -
     kill_run(folder)
     text = (folder / name).read_bytes()
     (folder / name).write_bytes(text[:-20])
-    found = verify_run(folder)
-    assert (found.damage, found.torn_lines, found.checksummed) == ((), 1, False)
+    verification = verify_run(folder)
+    assert (verification.damage, verification.torn_lines, verification.checksummed) == (
+        (),
+        1,
+        False,
+    )
 
 
 @pytest.mark.parametrize("name", ["launches.jsonl", "samples.jsonl", "comparisons.jsonl"])
@@ -91,9 +99,13 @@ def test_a_finished_run_has_no_torn_line(folder: Path, name: str) -> None:
     (folder / name).write_bytes(text[:-20])
     (folder / "SHA256SUMS").unlink()
     change_facts(folder, checksums=None)
-    found = verify_run(folder)
-    (damage,) = found.damage
-    assert (damage.file, damage.what, found.checksummed) == (name, "not a complete record", False)
+    verification = verify_run(folder)
+    (damage,) = verification.damage
+    assert (damage.file, damage.what, verification.checksummed) == (
+        name,
+        "not a complete record",
+        False,
+    )
 
 
 def test_every_changed_byte_of_an_ended_run_is_found(folder: Path) -> None:

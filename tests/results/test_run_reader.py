@@ -224,9 +224,9 @@ def test_format_one_stays_readable(tmp_path: Path) -> None:
     assert run.comparisons[0].estimate.p_adjusted == 0.0008
     assert run.comparisons[1].failure is not None
     assert run.comparisons[1].failure.log_tail.endswith("\x1b[31mred")
-    found = list(run.blocks(run.study.workloads[0]))
-    assert [item.dirty for _, item in found] == [(), ("run-queue wait",)]
-    assert found[0][1].guard.throttle_reasons == ("sw_power_cap",)
+    blocks = list(run.blocks(run.study.workloads[0]))
+    assert [item.dirty for _, item in blocks] == [(), ("run-queue wait",)]
+    assert blocks[0][1].guard.throttle_reasons == ("sw_power_cap",)
     assert run.launches() == [{"launch": 0, "started": "2025-01-02T03:04:06Z"}]
     assert (run.folder / "logs" / "launch-1.txt").read_text() == "Segmentation fault\n"
 
@@ -243,9 +243,9 @@ def test_outside_of_a_ci_job() -> None:
 
 
 def test_an_explicit_revision_overrides_that_of_torch(tmp_path: Path) -> None:
-    said = read_run(write_run(tmp_path, day(1), [compared()], revision="v1"))
-    assert revision_of_run(said.info, said.study) == "v1"
-    assert said.info["revision"] == "v1"
+    run = read_run(write_run(tmp_path, day(1), [compared()], revision="v1"))
+    assert revision_of_run(run.info, run.study) == "v1"
+    assert run.info["revision"] == "v1"
     not_said = read_run(write_run(tmp_path, day(2), [compared()]))
     assert revision_of_run(not_said.info, not_said.study) == "ab" * 20
 

@@ -284,8 +284,8 @@ def test_passing_events_are_thinned_out_and_others_are_not(tmp_path: Path) -> No
         clock.now_s += 0.01
         file.add({"n": number}, passing=True)
     file.add({"n": "kept"}, passing=False)
-    found = [record["n"] for record in ProgressTail(tmp_path).more()]
-    assert found == [0, 50, "kept"]
+    numbers = [record["n"] for record in ProgressTail(tmp_path).more()]
+    assert numbers == [0, 50, "kept"]
 
 
 def test_the_longer_the_file_the_longer_the_pause(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids=" ".join,
 )
 def test_views_for_people_show_short_names(capsys: Capture, arguments: list[str]) -> None:
-    ended = call(capsys, *arguments)
-    text = (ended.out + ended.err).replace("\\", "")
+    completed = call(capsys, *arguments)
+    text = (completed.out + completed.err).replace("\\", "")
     assert "one/model.py:Net inference" in text, text
     assert "two/model.py:Net inference" in text
     assert "file//home" not in text
@@ -65,8 +65,8 @@ def test_views_for_people_show_short_names(capsys: Capture, arguments: list[str]
     ],
 )
 def test_different_files_stay_different_series(capsys: Capture, text: str, count: int) -> None:
-    ended = call(capsys, "compare", "--over-time", text, "--format", "json")
-    series = json.loads(ended.out)["series"] if ended.code == 0 else []
+    completed = call(capsys, "compare", "--over-time", text, "--format", "json")
+    series = json.loads(completed.out)["series"] if completed.code == 0 else []
     assert len({one["workload"] for one in series}) == len(series) == count
     assert all(one["workload"].startswith("file//home/me/") for one in series)
     assert all(len(one["points"]) == 2 for one in series)

@@ -119,12 +119,12 @@ def test_three_launches_that_agree_by_luck_do_not_make_noisy_pairs_precise() -> 
 def test_the_floor_leaves_a_clear_effect_to_be_found() -> None:
     """Power where pairs dominate: 5 % noise of pairs, 10 pairs, 8 launches, 6 % effect."""
     rng = np.random.default_rng(22)
-    found = sum(
+    alarms = sum(
         estimate(rng.normal(0.06, 0.05, (8, 10)).tolist(), looks=(), budget=Budget()).verdict
         is Verdict.FASTER
         for _ in range(300)
     )
-    assert found >= 0.9 * 300
+    assert alarms >= 0.9 * 300
 
 
 def test_the_floor_changes_nothing_where_launches_dominate() -> None:
@@ -282,8 +282,8 @@ def test_a_candidate_that_is_disturbed_in_a_third_of_its_blocks_is_never_the_sam
 ) -> None:
     """Whatever the guard: its own faults belong to its time (true mean 0.88x)."""
     other = VariantNoise(dirty_share=0.35, dirty_cost=0.4, reason=reason)
-    found = verdicts(VariantNoise(dirty_share=0.02, reason=reason), other, repeats=6)
-    assert not {Verdict.SAME, Verdict.FASTER} & set(found)
+    by_verdict = verdicts(VariantNoise(dirty_share=0.02, reason=reason), other, repeats=6)
+    assert not {Verdict.SAME, Verdict.FASTER} & set(by_verdict)
     # The same disturbance of the baseline must not hide behind its cleanest blocks either.
     assert not {Verdict.SAME, Verdict.SLOWER} & set(verdicts(other, VariantNoise(), repeats=6))
 
@@ -313,10 +313,10 @@ def test_two_different_disturbances_do_not_cancel_out() -> None:
 
 def test_a_harmless_disturbance_of_one_variant_still_rules_out_same() -> None:
     """Dirty blocks that cost nothing cannot be told from those that would: undecided, not same."""
-    found = verdicts(
+    by_verdict = verdicts(
         VariantNoise(), VariantNoise(dirty_share=0.3), repeats=6, launches=10, rounds=20
     )
-    assert Verdict.SAME not in found
+    assert Verdict.SAME not in by_verdict
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15])

@@ -124,33 +124,33 @@ def test_interim_analyses_widen_the_error() -> None:
     ],
 )
 def test_a_single_launch_estimate_has_no_effect(change: dict[str, object]) -> None:
-    found = single_analysis([0.1, 0.2, 0.3])
-    assert effect_of(dataclasses.replace(found, **change)) is None  # type: ignore[arg-type]
+    analysis = single_analysis([0.1, 0.2, 0.3])
+    assert effect_of(dataclasses.replace(analysis, **change)) is None  # type: ignore[arg-type]
 
 
 def test_several_sessions_show_their_spread() -> None:
     quiet = [Effect(log=log, error=0.001, degrees=9.0) for log in (0.0, 0.1, -0.1, 0.05)]
     now = [Effect(log=0.1, error=0.001, degrees=9.0)]
-    found = difference(quiet, now)
+    interval = difference(quiet, now)
     seen = math.sqrt(np.var([0.0, 0.1, -0.1, 0.05], ddof=1) - 0.001**2)
-    wanted = math.sqrt(seen**2 * (1 + 1 / 4) + 0.001**2 * (1 + 1 / 4))
-    assert found.error == pytest.approx(wanted)
-    assert found.degrees == pytest.approx(3.0 * (1 + 1 / 4) ** 2 / (1 + 1 / 16), rel=0.01)
+    expected = math.sqrt(seen**2 * (1 + 1 / 4) + 0.001**2 * (1 + 1 / 4))
+    assert interval.error == pytest.approx(expected)
+    assert interval.degrees == pytest.approx(3.0 * (1 + 1 / 4) ** 2 / (1 + 1 / 16), rel=0.01)
 
 
 def test_sessions_that_agree_by_chance_keep_the_allowance() -> None:
     alike = [Effect(log=0.1, error=0.01, degrees=9.0)] * 4
     now = [Effect(log=0.1, error=0.01, degrees=9.0)]
-    found = difference(alike, now)
-    assert found.error == pytest.approx(math.sqrt((SESSION_SD**2 + 0.01**2) * (1 + 1 / 4)))
+    interval = difference(alike, now)
+    assert interval.error == pytest.approx(math.sqrt((SESSION_SD**2 + 0.01**2) * (1 + 1 / 4)))
 
 
 def test_the_mean_does_not_average_sessions_away() -> None:
     shared = SESSION_SD * math.sqrt(2.0)
     rows = [Effect(log=0.01, error=math.hypot(shared, 0.001), degrees=20.0)] * 1000
-    found = mean_effect(rows, session_sd=shared)
-    assert found.log == pytest.approx(0.01)
-    assert found.error == pytest.approx(shared, rel=0.01)
+    mean = mean_effect(rows, session_sd=shared)
+    assert mean.log == pytest.approx(0.01)
+    assert mean.error == pytest.approx(shared, rel=0.01)
     assert mean_effect(rows).error < shared / 20
 
 
@@ -196,8 +196,8 @@ def test_drift_between_runs_biases_plain_times_and_not_the_ratio_of_speedups() -
         rivals["welch"] += welch_rule(*times).different
         rivals["mann-whitney"] += mann_whitney_rule(*times).different
         rivals["threshold"] += threshold_rule(*times).different
-        found = difference([effect(effects[0])], [effect(effects[1])])
-        ours += ratio_verdict(found, confidence=0.95, margin=0.0) in CLAIMS
+        interval = difference([effect(effects[0])], [effect(effects[1])])
+        ours += ratio_verdict(interval, confidence=0.95, margin=0.0) in CLAIMS
     assert all(count > 0.4 * REPEATS for count in rivals.values()), rivals
     assert within(ours)
 
@@ -211,8 +211,8 @@ def test_false_verdicts_while_sessions_differ_by_no_more_than_allowed(
     alarms = 0
     for _ in range(REPEATS):
         one, other = (effect(session(rng, launches=launches, sessions=sessions)) for _ in range(2))
-        found = difference([one], [other])
-        alarms += ratio_verdict(found, confidence=0.95, margin=0.0) in CLAIMS
+        interval = difference([one], [other])
+        alarms += ratio_verdict(interval, confidence=0.95, margin=0.0) in CLAIMS
     assert within(alarms)
 
 
@@ -222,8 +222,8 @@ def test_more_spread_than_allowed_is_seen_by_a_baseline_of_several_runs() -> Non
     for _ in range(REPEATS):
         runs = [effect(session(rng, sessions=0.02)) for _ in range(6)]
         for before in (runs[:1], runs[:5]):
-            found = difference(before, runs[5:])
-            claimed = ratio_verdict(found, confidence=0.95, margin=0.0) in CLAIMS
+            interval = difference(before, runs[5:])
+            claimed = ratio_verdict(interval, confidence=0.95, margin=0.0) in CLAIMS
             single += claimed and len(before) == 1
             several += claimed and len(before) > 1
     assert single > 0.3 * REPEATS, "two runs alone cannot know; the documentation says so"
@@ -239,14 +239,14 @@ def test_runs_that_stopped_when_decided_keep_the_error_rate() -> None:
         for _ in range(2):
             launches = [[float(value)] for value in session(rng, launches=12)]
             looks: list[InterimAnalysis] = []
-            found = None
+            estimated = None
             for count in range(3, 13):
                 looks.append(InterimAnalysis(launches=count, fraction=count / 12))
-                found = estimate(launches[:count], looks=looks, budget=budget)
-                if decided(found, budget):
+                estimated = estimate(launches[:count], looks=looks, budget=budget)
+                if decided(estimated, budget):
                     break
-            assert found is not None
-            kept = effect_of(found)
+            assert estimated is not None
+            kept = effect_of(estimated)
             assert kept is not None
             sides.append(kept)
         alarms += (

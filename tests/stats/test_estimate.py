@@ -85,9 +85,9 @@ def test_many_launches_give_the_t_interval(launches: int, spread: float) -> None
     ratios = []
     for _ in range(40):
         values = rng.normal(0.0, spread, launches)
-        found = interval_of(single([[float(value)] for value in values]))
+        interval = interval_of(single([[float(value)] for value in values]))
         student = scipy.stats.t.ppf(0.975, launches - 1) * values.std(ddof=1) / math.sqrt(launches)
-        ratios.append(math.log(found.high / found.low) / 2.0 / student)
+        ratios.append(math.log(interval.high / interval.low) / 2.0 / student)
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.06)
     assert min(ratios) > 0.8
 
@@ -259,9 +259,9 @@ def test_one_launch_describes_its_own_processes_only() -> None:
     assert answer.verdict is Verdict.UNDECIDED
     assert answer.reasons == (ONE_LAUNCH,)
     assert answer.p_value is None
-    found = interval_of(answer)
-    assert math.log(found.low) == pytest.approx(pairs[5])
-    assert math.log(found.high) == pytest.approx(pairs[14])
+    interval = interval_of(answer)
+    assert math.log(interval.low) == pytest.approx(pairs[5])
+    assert math.log(interval.high) == pytest.approx(pairs[14])
     assert not decided(answer, BUDGET)
 
 

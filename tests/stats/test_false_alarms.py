@@ -16,10 +16,10 @@ COUNTS = st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 @given(COUNTS)
 def test_wilson_agrees_with_scipy(counts: tuple[int, int]) -> None:
     count, total = counts
-    found = wilson_interval(count, total)
+    interval = wilson_interval(count, total)
     expected = scipy.stats.binomtest(count, total).proportion_ci(method="wilson")
-    assert found.low == pytest.approx(float(expected.low), abs=1e-12)
-    assert found.high == pytest.approx(float(expected.high), abs=1e-12)
+    assert interval.low == pytest.approx(float(expected.low), abs=1e-12)
+    assert interval.high == pytest.approx(float(expected.high), abs=1e-12)
 
 
 def test_nothing_counted_says_nothing() -> None:

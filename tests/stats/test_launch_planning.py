@@ -63,8 +63,8 @@ def test_minimum_detectable_is_found_in_four_of_five_cases() -> None:
     effect = minimum_detectable(sd, launches)
     assert effect is not None
     drawn = rng.normal(effect, sd, (4000, launches))
-    found = scipy.stats.ttest_1samp(drawn, 0.0, axis=1).pvalue < 0.05
-    assert np.mean(found) == pytest.approx(0.8, abs=0.03)
+    significant = scipy.stats.ttest_1samp(drawn, 0.0, axis=1).pvalue < 0.05
+    assert np.mean(significant) == pytest.approx(0.8, abs=0.03)
 
 
 def summary(spread: float, launches: int) -> LaunchSummary:

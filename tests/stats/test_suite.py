@@ -92,28 +92,28 @@ def test_false_discoveries_stay_rare_over_a_suite() -> None:
 
 def test_mean_of_one_comparison_is_that_comparison() -> None:
     one = made(0.03, 0.01, 7, np.random.default_rng(2))
-    found = geometric_mean([one])
-    assert found is not None
+    mean = geometric_mean([one])
+    assert mean is not None
     assert one.interval is not None
-    assert found[0] == pytest.approx(one.speedup)
-    assert found[1].low == pytest.approx(one.interval.low, rel=1e-9)
-    assert found[1].high == pytest.approx(one.interval.high, rel=1e-9)
+    assert mean[0] == pytest.approx(one.speedup)
+    assert mean[1].low == pytest.approx(one.interval.low, rel=1e-9)
+    assert mean[1].high == pytest.approx(one.interval.high, rel=1e-9)
 
 
 def test_mean_of_two_is_close_to_welch() -> None:
     rng = np.random.default_rng(3)
     first, second = rng.normal(0.02, 0.01, 6), rng.normal(0.05, 0.03, 9)
-    found = geometric_mean(
+    mean = geometric_mean(
         [
             estimate([[float(v)] for v in values], looks=(), budget=Budget())
             for values in (first, second)
         ]
     )
-    assert found is not None
+    assert mean is not None
     welch = scipy.stats.ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
     width = (welch.high - welch.low) / 2.0  # of the sum
-    assert math.log(found[1].high / found[1].low) / 2.0 == pytest.approx(width / 2.0, rel=0.08)
-    assert found[0] == pytest.approx(math.exp((first.mean() + second.mean()) / 2))
+    assert math.log(mean[1].high / mean[1].low) / 2.0 == pytest.approx(width / 2.0, rel=0.08)
+    assert mean[0] == pytest.approx(math.exp((first.mean() + second.mean()) / 2))
 
 
 def test_mean_interval_covers_the_truth() -> None:
@@ -121,11 +121,11 @@ def test_mean_interval_covers_the_truth() -> None:
     truth = float(np.exp(np.mean([0.0, 0.1, -0.05])))
     covered = 0
     for _ in range(600):
-        found = geometric_mean(
+        mean = geometric_mean(
             [made(0.0, 0.01, 4, rng), made(0.1, 0.05, 6, rng), made(-0.05, 0.02, 3, rng)]
         )
-        assert found is not None
-        covered += found[1].covers(truth)
+        assert mean is not None
+        covered += mean[1].covers(truth)
     assert 0.92 * 600 <= covered <= 0.98 * 600
 
 
@@ -144,24 +144,24 @@ def test_mean_of_single_launches_rests_on_their_own_intervals() -> None:
     rng = np.random.default_rng(5)
     covered = 0
     for _ in range(300):
-        found = geometric_mean(
+        mean = geometric_mean(
             [
                 estimate([list(drawn)], looks=(), budget=Budget(max_launches=1))
                 for drawn in rng.normal(0.1, 0.01, (3, 40))
             ]
         )
-        assert found is not None
-        assert found[1].covers(found[0])
-        assert found[1].high / found[1].low < 1.01
-        covered += found[1].covers(math.exp(0.1))
+        assert mean is not None
+        assert mean[1].covers(mean[0])
+        assert mean[1].high / mean[1].low < 1.01
+        covered += mean[1].covers(math.exp(0.1))
     assert covered >= 0.92 * 300
 
 
 def test_identical_launches_leave_an_interval() -> None:
     flat = estimate([[0.1]] * 3, looks=(), budget=Budget())
-    found = geometric_mean([flat, flat])
-    assert found is not None
-    assert found[1].low < found[0] < found[1].high
+    mean = geometric_mean([flat, flat])
+    assert mean is not None
+    assert mean[1].low < mean[0] < mean[1].high
 
 
 def test_the_reason_names_the_family() -> None:
@@ -171,9 +171,9 @@ def test_the_reason_names_the_family() -> None:
 
 def test_a_withdrawn_claim_is_visible_in_its_interval() -> None:
     for claimed, effect in ((Verdict.FASTER, 0.05), (Verdict.SLOWER, -0.05)):
-        found = made(effect, 0.001, 5, np.random.default_rng(1))
-        assert found.verdict is claimed
-        taken_back = demote(dataclasses.replace(found, p_adjusted=0.3), 0.05)
+        effects = made(effect, 0.001, 5, np.random.default_rng(1))
+        assert effects.verdict is claimed
+        taken_back = demote(dataclasses.replace(effects, p_adjusted=0.3), 0.05)
         assert taken_back.verdict is Verdict.UNDECIDED
         assert verdict_alone(taken_back, Budget()) is claimed
         # A larger family may have adjusted it again since, to a value that would have passed.

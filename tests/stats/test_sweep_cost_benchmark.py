@@ -104,12 +104,12 @@ def test_tables_of_two_workloads(report: ModuleType, capsys: pytest.CaptureFixtu
         for method, wall_s in (("fixed", 10.0), ("adaptive", 4.0))
     ]
     report.print_report([*lines, line("half", "fixed", 99.0)])
-    said = capsys.readouterr().out
-    assert "2 workloads, from the first process to the answer" in said
-    assert "| everything | 0.40 | 0.40 [0.40, 0.40] |" in said
-    assert "| fixed, p < 0.1 | 2 of 2 |" in said
-    assert "| adaptive | 0 of 2 |" in said
-    assert "4, what the hardest workload needed" in said
+    output = capsys.readouterr().out
+    assert "2 workloads, from the first process to the answer" in output
+    assert "| everything | 0.40 | 0.40 [0.40, 0.40] |" in output
+    assert "| fixed, p < 0.1 | 2 of 2 |" in output
+    assert "| adaptive | 0 of 2 |" in output
+    assert "4, what the hardest workload needed" in output
 
 
 def test_nothing_measured_is_reported(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.sweep.test_driver import plan_of
 from torchyard.core.study import Budget
-from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.local import LocalExecutor
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.launch_order import LaunchOrder

@@ -70,15 +70,15 @@ def comparison(
     if launches > 1:
         drawn *= sd / drawn.std(ddof=1)
     drawn += math.log(speedup) - drawn.mean()
-    found = estimate([[float(value)] for value in drawn], looks=(), budget=BUDGET)
+    estimated = estimate([[float(value)] for value in drawn], looks=(), budget=BUDGET)
     wrong = accuracy is not None and accuracy.status is AccuracyStatus.FAIL
     before, after = memory or (None, None)
     return Comparison(
         workload=one,
         baseline="eager",
         candidate=candidate,
-        verdict=Verdict.WRONG if wrong else found.verdict,
-        estimate=found,
+        verdict=Verdict.WRONG if wrong else estimated.verdict,
+        estimate=estimated,
         accuracy=accuracy,
         baseline_metrics=VariantMetrics(
             time_ns=1e7, peak_memory_bytes=before, memory_method="resident set"
@@ -215,12 +215,12 @@ def null_sweep(
         one = workload(f"w{number:03d}")
         cells.append(cell(number + 1, study(one, candidates=("eager-again",))))
         effects = rng.normal(rng.choice([-1, 1]) * shift, spread, 6)
-        found = estimate([[float(value)] for value in effects], looks=(), budget=BUDGET)
+        estimated = estimate([[float(value)] for value in effects], looks=(), budget=BUDGET)
         rows.append(
             replace(
                 comparison(one, candidate="eager-again", compile_s=None, memory=None),
-                estimate=found,
-                verdict=found.verdict,
+                estimate=estimated,
+                verdict=estimated.verdict,
             )
         )
     return plan(cells, null=True), [status(one) for one in cells], [run(rows)]

@@ -57,9 +57,9 @@ def sweep(place: Path, text: str, *, batch_size: int | None = None) -> SweepFold
 
 def test_a_cell_is_measured_with_the_largest_batch_that_fits(tmp_path: Path) -> None:
     folder = sweep(tmp_path, FITS_THREE)
-    heard: list[Event] = []
-    assert run_cell(folder, CELL, listener=heard.append) == "finished"
-    searched = [event.text for event in heard if event.text.startswith("searching: ")]
+    events: list[Event] = []
+    assert run_cell(folder, CELL, listener=events.append) == "finished"
+    searched = [event.text for event in events if event.text.startswith("searching: ")]
     assert any("batch size 4" in text and "more than three" in text for text in searched)
     # The cell is what was measured, in every table; its id and the plan stay.
     status = folder.status(CELL)
@@ -80,10 +80,10 @@ def test_a_size_that_was_found_is_not_searched_for_again(tmp_path: Path) -> None
     folder = sweep(tmp_path, FITS_THREE)
     folder.begin(CELL, place="here")
     folder.save_batch(CELL, CellBatch(over=True, batch_size=2, text="found before"))
-    heard: list[Event] = []
-    cell, notes = with_batch(folder, folder.status(CELL).cell, heard.append)
+    events: list[Event] = []
+    cell, notes = with_batch(folder, folder.status(CELL).cell, events.append)
     assert cell.study.workloads[0].batch_size == 2
-    assert (heard, notes) == ([], ("found before",))
+    assert (events, notes) == ([], ("found before",))
 
 
 def test_a_size_that_is_named_stays(tmp_path: Path) -> None:

@@ -45,40 +45,42 @@ def test_a_workload_that_cannot_run_is_kept_with_its_reason(
     tmp_path: Path, without_torch: Target
 ) -> None:
     plan = plan_with(without_torch, workload("matmul"), workload("softmax"))
-    told: list[tuple[str, int, int]] = []
-    found = calibrate(
-        plan, tmp_path, listener=lambda one, at, of: told.append((one.workload.name, at, of))
+    progress: list[tuple[str, int, int]] = []
+    calibration = calibrate(
+        plan, tmp_path, listener=lambda one, at, of: progress.append((one.workload.name, at, of))
     )
-    assert told == [("matmul", 1, 2), ("softmax", 2, 2)]
-    for one in found:
+    assert progress == [("matmul", 1, 2), ("softmax", 2, 2)]
+    for one in calibration:
         assert one.failure is not None
         assert one.failure.kind == "no-torch"
         assert one.ready_s > 0.0
         assert one.worker_bytes is None
-    assert read_calibrations(tmp_path) == found
+    assert read_calibrations(tmp_path) == calibration
     assert not (tmp_path / "scratch").exists()
     # Where the reason came from stays beside the sweep.
-    assert found[0].failure is not None
-    assert Path(found[0].failure.log).is_file()
+    assert calibration[0].failure is not None
+    assert Path(calibration[0].failure.log).is_file()
 
 
 def test_known_workloads_are_not_calibrated_again(tmp_path: Path) -> None:
     nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
     plan = plan_with(nowhere, workload("matmul"), workload("softmax"))
-    known = [Calibration(workload=workload("matmul"), ready_s=3.0, worker_bytes=5)]
-    found = calibrate(plan, tmp_path, earlier=known, listener=lambda *_: None)
-    assert found[0] == known[0]
-    assert found[1].failure is not None
-    again = calibrate(plan, tmp_path, earlier=found, listener=lambda *_: None)
-    assert again == found
+    calibrations = [Calibration(workload=workload("matmul"), ready_s=3.0, worker_bytes=5)]
+    calibration = calibrate(plan, tmp_path, earlier=calibrations, listener=lambda *_: None)
+    assert calibration[0] == calibrations[0]
+    assert calibration[1].failure is not None
+    again = calibrate(plan, tmp_path, earlier=calibration, listener=lambda *_: None)
+    assert again == calibration
 
 
 def test_each_workload_is_calibrated_once_for_all_precisions(tmp_path: Path) -> None:
     nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
     one = plan_with(nowhere, workload("matmul")).cells[0]
     amp = replace(one, id="0002-amp")
-    found = calibrate(SweepPlan(name="sweep", cells=(one, amp)), tmp_path, listener=lambda *_: None)
-    assert len(found) == 1
+    calibration = calibrate(
+        SweepPlan(name="sweep", cells=(one, amp)), tmp_path, listener=lambda *_: None
+    )
+    assert len(calibration) == 1
 
 
 def test_files_of_other_versions_and_damaged_ones(tmp_path: Path) -> None:
@@ -101,12 +103,12 @@ def test_time_and_memory_of_one_iteration(tmp_path: Path) -> None:
     assert HERE.python == sys.executable
     mine = write_file(tmp_path, "mine.py", LINEAR)
     plan = plan_with(HERE, Workload(suite="file", name=mine))
-    (found,) = calibrate(plan, tmp_path, listener=lambda *_: None)
-    assert found.failure is None, found.failure
-    assert found.ready_s > 0.1
-    assert found.iteration_s is not None
-    assert 0.0 < found.iteration_s < 10.0
-    assert found.worker_bytes is not None
-    assert found.worker_bytes > 50 << 20  # torch alone takes more
-    assert found.device_bytes is None
-    assert read_calibrations(tmp_path) == [found]
+    (calibration,) = calibrate(plan, tmp_path, listener=lambda *_: None)
+    assert calibration.failure is None, calibration.failure
+    assert calibration.ready_s > 0.1
+    assert calibration.iteration_s is not None
+    assert 0.0 < calibration.iteration_s < 10.0
+    assert calibration.worker_bytes is not None
+    assert calibration.worker_bytes > 50 << 20  # torch alone takes more
+    assert calibration.device_bytes is None
+    assert read_calibrations(tmp_path) == [calibration]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.sweep.sample_sweeps import cell, comparison, study, workload
-from torchyard.bench.durations import Range, measuring_s
-from torchyard.bench.earlier_runs import CONTROLLER_S
+from torchyard.bench.time_estimate import CONTROLLER_S, Range, measuring_s
 from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
 from torchyard.core.study import Budget, MeasureSettings, Study, Workload
 from torchyard.machine.identity import machine_name
@@ -120,14 +119,14 @@ def test_slow_starts_lengthen_a_short_session() -> None:
 def test_kept_runs_tell_the_time_of_the_same_cell(tmp_path: Path) -> None:
     plan = plan_of("matmul", "softmax")
     keep_run(tmp_path, "20250101T000000.000Z-0001", [row(workload("matmul"), elapsed_s=30.0)])
-    known = known_in(tmp_path, plan)
-    assert set(known) == {plan.cells[0].id}
-    time_s = known[plan.cells[0].id].time_s
+    costs = known_in(tmp_path, plan)
+    assert set(costs) == {plan.cells[0].id}
+    time_s = costs[plan.cells[0].id].time_s
     assert time_s is not None
     # The first launch took 10 s to be ready, with its compiling.
     assert time_s.low == pytest.approx((CONTROLLER_S + 40.0) / 1.5)
     assert time_s.high == pytest.approx((CONTROLLER_S + 40.0) * 1.5)
-    estimate = estimate_sweep(plan, [known])
+    estimate = estimate_sweep(plan, [costs])
     assert (estimate.count("history"), estimate.count("budget")) == (1, 1)
     assert estimate.time_s.low == pytest.approx((CONTROLLER_S + 40.0) / 1.5 + 0.6)
     assert estimate.size_source == "history"
@@ -273,8 +272,8 @@ def test_a_calibration_tells_what_runs_do_not(tmp_path: Path) -> None:
 
 def test_a_calibration_without_compile_times_says_so() -> None:
     plan = plan_of("matmul")
-    known = costs_from_calibration(plan, [Calibration(workload=workload("matmul"), ready_s=1.0)])
-    assert estimate_sweep(plan, [known]).cells[0].compiling_unknown
+    costs = costs_from_calibration(plan, [Calibration(workload=workload("matmul"), ready_s=1.0)])
+    assert estimate_sweep(plan, [costs]).cells[0].compiling_unknown
 
 
 def test_what_cannot_run_stays_in_the_plan_with_its_reason() -> None:
@@ -297,8 +296,8 @@ def test_compile_times_of_a_candidate_on_any_workload(tmp_path: Path) -> None:
     keep_run(tmp_path, "20250101T000000.000Z-0001", rows)
     with Store.open(tmp_path) as store:
         store.refresh()
-        found = compile_ranges(plan_of("conv2d"), store, machine=HERE)
-    assert found == {"inductor": Range(low=4.0, high=12.0)}
+        ranges = compile_ranges(plan_of("conv2d"), store, machine=HERE)
+    assert ranges == {"inductor": Range(low=4.0, high=12.0)}
 
 
 def test_jobs_side_by_side_share_the_time() -> None:
@@ -320,8 +319,8 @@ def test_jobs_side_by_side_share_the_time() -> None:
 def test_limits_of_a_worker_are_bounds_too() -> None:
     one = replace(study(workload("matmul")), settings=MeasureSettings(memory_limit_bytes=100))
     plan = SweepPlan(name="sweep", cells=(cell(1, one),))
-    known = {plan.cells[0].id: KnownCost(source="calibration", worker_bytes=101)}
-    estimate = estimate_sweep(plan, [known])
+    costs = {plan.cells[0].id: KnownCost(source="calibration", worker_bytes=101)}
+    estimate = estimate_sweep(plan, [costs])
     assert estimate.limit_bytes == 100
     assert [item.cell for item in estimate.too_large()] == [plan.cells[0].id]
 
@@ -335,15 +334,15 @@ def test_no_cell_takes_longer_than_its_limit_allows() -> None:
 
 def test_the_middle_of_each_range_is_what_is_expected() -> None:
     plan = plan_of("matmul")
-    known = {plan.cells[0].id: KnownCost(source="history", time_s=Range(low=10.0, high=30.0))}
-    assert estimate_sweep(plan, [known]).expected_s() == {plan.cells[0].id: 20.0}
+    costs = {plan.cells[0].id: KnownCost(source="history", time_s=Range(low=10.0, high=30.0))}
+    assert estimate_sweep(plan, [costs]).expected_s() == {plan.cells[0].id: 20.0}
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    found = read_resources(tmp_path / "not" / "yet" / "there")
-    assert found.free_bytes is not None
-    assert found.free_bytes > 0
-    assert found.machine_bytes is not None
-    assert found.machine_bytes > 1 << 20
+    resources = read_resources(tmp_path / "not" / "yet" / "there")
+    assert resources.free_bytes is not None
+    assert resources.free_bytes > 0
+    assert resources.machine_bytes is not None
+    assert resources.machine_bytes > 1 << 20
     assert machine_of_plan(plan_of("matmul")) not in ("", "unknown")
     assert machine_of_plan(plan_of("matmul", executor=ExecutorChoice(name="slurm"))) == ""

@@ -15,7 +15,7 @@ import pytest
 
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.local import LocalExecutor
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Cell, SweepLimits, SweepPlan, SweepView

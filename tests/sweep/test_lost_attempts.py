@@ -18,10 +18,9 @@ from tests.sweep.sample_sweeps import cell as cell_of
 from tests.sweep.sample_sweeps import plan, study, workload
 from torchyard.errors import ResultsDamaged
 from torchyard.process.owner import this_process
-from torchyard.sweep.attempt_claim import LOST_S, UNCLAIMED_S, AttemptClaim, is_lost
-from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.interface import Ended, Job
-from torchyard.sweep.folder import SweepFolder
+from torchyard.sweep.folder import LOST_S, UNCLAIMED_S, AttemptClaim, SweepFolder, is_lost
 from torchyard.sweep.model import SweepView
 
 ELSEWHERE = {
@@ -35,7 +34,7 @@ ELSEWHERE = {
 HOLD = """
 import sys, time
 from pathlib import Path
-from torchyard.sweep.attempt_claim import AttemptClaim
+from torchyard.sweep.folder import AttemptClaim
 claim = AttemptClaim.create(Path(sys.argv[1]), sys.argv[2])
 print("held", flush=True)
 time.sleep(600)
@@ -236,7 +235,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_heartbeat_touches_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchyard.sweep.attempt_claim.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("torchyard.sweep.folder.HEARTBEAT_S", 0.01)
     path = tmp_path / "attempt-1.json"
     claim = AttemptClaim.create(path, "{}")
     os.utime(path, (0, 0))

@@ -14,7 +14,7 @@ from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant
 from torchyard.errors import UsageError
 from torchyard.results.run_reader import read_run
 from torchyard.sweep.cell import run_cell
-from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.interface import open_executor
 from torchyard.sweep.executors.local import LocalExecutor, read_at_most
 from torchyard.sweep.folder import SweepFolder

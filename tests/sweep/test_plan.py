@@ -159,8 +159,8 @@ def test_parts_fit_together_whatever_the_order_of_the_request() -> None:
     )
     assert cells_of(one) == cells_of(other)
     parts = [plan_of(replace(one, shard=(part, 4))).cells for part in range(1, 5)]
-    found = [cell.id for part in parts for cell in part]
-    assert sorted(found) == [cell.id for cell in cells_of(one)]
+    ids = [cell.id for part in parts for cell in part]
+    assert sorted(ids) == [cell.id for cell in cells_of(one)]
     assert parts == [plan_of(replace(other, shard=(part, 4))).cells for part in range(1, 5)]
 
 
@@ -285,8 +285,8 @@ def test_modes_of_the_sweep_are_for_what_names_none() -> None:
     )
 
     def modes(asked_for: SweepRequest) -> dict[str, str]:
-        found = [cell.study.workloads[0] for cell in cells_of(asked_for)]
-        return {one.name: one.mode for one in found}
+        workloads = [cell.study.workloads[0] for cell in cells_of(asked_for)]
+        return {one.name: one.mode for one in workloads}
 
     assert modes(request) == {"gpt": "training", "lstm": "inference"}
     # What the command line says is for all of them.

@@ -39,7 +39,7 @@ def test_cells_are_timed_on_reserved_cores_one_at_a_time(tmp_path: Path) -> None
     names = ("kernels/softmax", "kernels/layer-norm", "kernels/rms-norm")
     words = [word for name in names for word in ("--workload", name)]
     words += ["--null", "--time", "2s", "--at-most", "2", "--reserve-cores", "1"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "torchyard", "sweep", *words, "--run-dir", str(tmp_path / "sweep")],
         env={**os.environ, "TORCHYARD_HOME": str(tmp_path / "home")},
         capture_output=True,
@@ -48,9 +48,9 @@ def test_cells_are_timed_on_reserved_cores_one_at_a_time(tmp_path: Path) -> None
         check=False,
     )
     timed, preparing = CPUS[-1:], CPUS[:-1]
-    assert done.returncode in (0, 6), done.stderr  # 6: untrusted, on a busy machine
+    assert completed.returncode in (0, 6), completed.stderr  # 6: untrusted, on a busy machine
     shown = f"timed on CPUs {cpu_list(tuple(timed))}, prepared on {cpu_list(tuple(preparing))}"
-    assert shown in done.stderr
+    assert shown in completed.stderr
     blocks = []
     for cell in sorted((tmp_path / "sweep" / "cells").iterdir()):
         launches = records(cell / "run-1/launches.jsonl")
@@ -151,12 +151,12 @@ def test_no_cell_uses_the_accelerator_during_a_timed_block(tmp_path: Path) -> No
     watch = LockWatch(tmp_path / "sweep/turn")
     watch.start()
     try:
-        done = toy.torchyard(
+        completed = toy.torchyard(
             "sweep", *words, "--reserve-cores", "1", "--run-dir", str(tmp_path / "sweep")
         )
     finally:
         watch.end()
-    assert done.returncode in (0, 6), done.stderr
+    assert completed.returncode in (0, 6), completed.stderr
     assert watch.uses, "cells used the accelerator before and after timing"
     launches = [
         launch

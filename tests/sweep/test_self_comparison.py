@@ -23,16 +23,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_precisions_against_themselves(capsys: Capture, home: Path) -> None:
     arguments = "--suites kernels --only */softmax --null --precisions float32,amp --time 1s"
     arguments += " --launches 1 --threads 1 --no-accuracy --calibrate"
-    ended = call(capsys, "sweep", *arguments.split(), "--json")
-    assert ended.code in (0, 6), ended.err
-    document = json.loads(ended.out)
+    completed = call(capsys, "sweep", *arguments.split(), "--json")
+    assert completed.code in (0, 6), completed.err
+    document = json.loads(completed.out)
     assert list(document["runs"]) == ["float32", "amp"]
     assert [one["candidate"] for one in document["comparisons"]] == [
         "eager-again",
         "eager+amp-again",
     ]
-    assert "calibration 1 of 1: kernels/softmax inference ready in" in ended.err
-    assert "(cells: 2 from the calibration)" in ended.err
+    assert "calibration 1 of 1: kernels/softmax inference ready in" in completed.err
+    assert "(cells: 2 from the calibration)" in completed.err
     assert Path(document["folder"], "calibration.json").is_file()
     # What was measured now tells how long it takes.
     text = call(capsys, "sweep", *arguments.split()[:-1], "--plan").out

@@ -42,8 +42,8 @@ def shards(tmp_path: Path, *names: str) -> list[SweepPlan]:
 
 
 def summary_of(*folders: Path) -> SweepSummary:
-    found = read_sweeps(folders)
-    return sweep_summary(found.plan, found.statuses, found.runs, folders=found.folders)
+    sweeps = read_sweeps(folders)
+    return sweep_summary(sweeps.plan, sweeps.statuses, sweeps.runs, folders=sweeps.folders)
 
 
 def test_shards_are_one_sweep(tmp_path: Path) -> None:
@@ -90,18 +90,18 @@ def test_the_last_finished_result_of_a_cell_counts(tmp_path: Path) -> None:
     cells = [cell(number, study(workload(name))) for number, name in enumerate("ab", start=1)]
     first = sweep_of(tmp_path / "1", plan(cells), {"a": 1.2, "b": 1.3})
     second = sweep_of(tmp_path / "2", plan(cells), {"a": 1.5})
-    found = {row.workload: row.speedup for row in summary_of(first, second).rows}
-    assert found["kernels/a inference"] == pytest.approx(1.5, rel=1e-3)
-    assert found["kernels/b inference"] == pytest.approx(1.3, rel=1e-3)
+    speedups = {row.workload: row.speedup for row in summary_of(first, second).rows}
+    assert speedups["kernels/a inference"] == pytest.approx(1.5, rel=1e-3)
+    assert speedups["kernels/b inference"] == pytest.approx(1.3, rel=1e-3)
 
 
 @pytest.mark.parametrize("what", ["null", "margin"])
 def test_sweeps_with_other_settings_are_not_mixed(tmp_path: Path, what: str) -> None:
-    asked = study(workload("a"))
-    first = sweep_of(tmp_path / "1", plan([cell(1, asked)]), {"a": 1.2})
+    requested = study(workload("a"))
+    first = sweep_of(tmp_path / "1", plan([cell(1, requested)]), {"a": 1.2})
     if what == "margin":
-        asked = replace(asked, budget=replace(BUDGET, margin=0.07))
-    other = sweep_of(tmp_path / "2", plan([cell(1, asked)], null=what == "null"), {"a": 1.2})
+        requested = replace(requested, budget=replace(BUDGET, margin=0.07))
+    other = sweep_of(tmp_path / "2", plan([cell(1, requested)], null=what == "null"), {"a": 1.2})
     with pytest.raises(UsageError, match="cannot be read as one sweep") as caught:
         read_sweeps([first, other])
     assert f"--{what}" in caught.value.why
@@ -113,18 +113,18 @@ def test_one_name_for_two_variants_is_refused(tmp_path: Path, what: str) -> None
 
     def altered(part: SweepPlan) -> SweepPlan:
         (only,) = part.cells
-        asked = only.study
+        requested = only.study
         changes: dict[str, dict[str, object]] = {
             "options": {"options": (("inductor.freezing", True),)},
             "environment": {"environment": Environment(name="default", cores="0")},
             "backend": {"backend": "aot_eager"},
         }
         if what == "settings":
-            asked = replace(asked, settings=replace(asked.settings, flush_l2=True))
+            requested = replace(requested, settings=replace(requested.settings, flush_l2=True))
         else:
-            changed = replace(asked.candidates[0], **changes[what])  # type: ignore[arg-type]
-            asked = replace(asked, candidates=(changed, *asked.candidates[1:]))
-        return replace(part, cells=(replace(only, study=asked),))
+            changed = replace(requested.candidates[0], **changes[what])  # type: ignore[arg-type]
+            requested = replace(requested, candidates=(changed, *requested.candidates[1:]))
+        return replace(part, cells=(replace(only, study=requested),))
 
     first = sweep_of(tmp_path / "1", one, {"a": 1.2})
     second = sweep_of(tmp_path / "2", altered(two), {"b": 1.2})

@@ -1,4 +1,4 @@
-"""The summary of a sweep from plans, statuses and runs."""
+"""The summary of a sweep from plans, statuses and runs; false alarms when everything is compared with itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import get_args
 import pytest
 
 from tests.sweep.sample_sweeps import (
+    PASS,
     cell,
     comparison,
     failed,
+    null_sweep,
     plan,
     run,
     status,
@@ -48,18 +50,18 @@ def group(summary: SweepSummary, suite: str, candidate: str, precision: str) -> 
 
 
 def test_every_cell_and_candidate_is_a_row() -> None:
-    asked, statuses, runs = whole_sweep()
-    found = sweep_summary(asked, statuses, runs)
-    assert len(found.rows) == 2 * len(asked.cells)
-    assert {row.cell for row in found.rows} == {one.id for one in asked.cells}
-    assert sum(one.workloads for one in found.groups) == len(found.rows)
-    assert sum(count for one in found.groups for _, count in one.ends) == len(found.rows)
+    sweep_plan, statuses, runs = whole_sweep()
+    summary = sweep_summary(sweep_plan, statuses, runs)
+    assert len(summary.rows) == 2 * len(sweep_plan.cells)
+    assert {row.cell for row in summary.rows} == {one.id for one in sweep_plan.cells}
+    assert sum(one.workloads for one in summary.groups) == len(summary.rows)
+    assert sum(count for one in summary.groups for _, count in one.ends) == len(summary.rows)
 
 
 def test_common_workloads_are_those_that_every_candidate_passed() -> None:
-    found = sweep_summary(*whole_sweep())
-    inductor = group(found, "kernels", "inductor", "float32")
-    aot_eager = group(found, "kernels", "aot_eager", "float32")
+    summary = sweep_summary(*whole_sweep())
+    inductor = group(summary, "kernels", "inductor", "float32")
+    aot_eager = group(summary, "kernels", "aot_eager", "float32")
     assert (inductor.passed, aot_eager.passed) == (4, 2)
     assert inductor.common is not None
     assert aot_eager.common is not None
@@ -83,8 +85,8 @@ def test_the_interval_of_a_mean_is_that_of_its_estimates() -> None:
 def test_slowdowns_are_not_clipped() -> None:
     # The five speedups of which a mean that counts slowdowns as 1 makes 1.14x.
     speeds = (1.5, 1.3, 0.7, 0.6, 1.0)
-    found = summary_of(*(comparison(workload(f"w{n}"), speedup=s) for n, s in enumerate(speeds)))
-    mean = found.groups[0].own
+    summary = summary_of(*(comparison(workload(f"w{n}"), speedup=s) for n, s in enumerate(speeds)))
+    mean = summary.groups[0].own
     assert mean is not None
     assert mean.speedup == pytest.approx(math.prod(speeds) ** 0.2)
     assert mean.speedup < 1.0
@@ -92,15 +94,15 @@ def test_slowdowns_are_not_clipped() -> None:
 
 def test_without_a_workload_in_common_there_is_no_common_mean() -> None:
     one, other = workload("one"), workload("other")
-    found = summary_of(
+    summary = summary_of(
         comparison(one, candidate="a"),
         failed(one, "crashed", candidate="b"),
         failed(other, "crashed", candidate="a"),
         comparison(other, candidate="b"),
         candidates=("a", "b"),
     )
-    assert [one.common for one in found.groups] == [None, None]
-    assert [one.own.workloads for one in found.groups if one.own] == [1, 1]
+    assert [one.common for one in summary.groups] == [None, None]
+    assert [one.own.workloads for one in summary.groups if one.own] == [1, 1]
 
 
 def test_what_did_not_pass_is_in_no_mean() -> None:
@@ -108,7 +110,7 @@ def test_what_did_not_pass_is_in_no_mean() -> None:
     drawn = Accuracy(status=AccuracyStatus.RANDOM)
     unsteady = Accuracy(status=AccuracyStatus.NONDETERMINISTIC, detail="output 0 by 0.1")
     unchecked = Accuracy(status=AccuracyStatus.UNCHECKED, detail="no float64")
-    found = summary_of(
+    summary = summary_of(
         comparison(workload("good"), speedup=1.1),
         comparison(workload("wrong"), speedup=9.0, accuracy=wrong),
         comparison(workload("random"), speedup=9.0, accuracy=drawn),
@@ -116,7 +118,7 @@ def test_what_did_not_pass_is_in_no_mean() -> None:
         comparison(workload("unchecked"), speedup=9.0, accuracy=unchecked),
         comparison(workload("unknown"), speedup=9.0, accuracy=None),
     )
-    only = found.groups[0]
+    only = summary.groups[0]
     assert dict(only.ends) == {
         "passed": 1,
         "wrong": 1,
@@ -126,17 +128,17 @@ def test_what_did_not_pass_is_in_no_mean() -> None:
     }
     assert only.own is not None
     assert (only.own.workloads, only.pass_rate) == (1, 1 / 6)
-    reasons = {row.end: row.reason for row in found.rows}
+    reasons = {row.end: row.reason for row in summary.rows}
     assert reasons["non-deterministic"] == "two runs of one variant differ: output 0 by 0.1"
-    assert [row.workload for row in found.best] == ["kernels/good inference"]
+    assert [row.workload for row in summary.best] == ["kernels/good inference"]
 
 
 @pytest.mark.parametrize("said", AccuracyStatus)
 def test_every_accuracy_status_has_an_outcome(said: AccuracyStatus) -> None:
-    found = summary_of(comparison(workload("one"), accuracy=Accuracy(status=said)))
+    summary = summary_of(comparison(workload("one"), accuracy=Accuracy(status=said)))
     right = said in {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE}
-    assert (found.rows[0].end == "passed") is right
-    assert (found.rows[0].reason == "") is (said is AccuracyStatus.PASS)
+    assert (summary.rows[0].end == "passed") is right
+    assert (summary.rows[0].reason == "") is (said is AccuracyStatus.PASS)
 
 
 def test_unchecked_results_are_not_failures_but_noted() -> None:
@@ -144,16 +146,16 @@ def test_unchecked_results_are_not_failures_but_noted() -> None:
     one = replace(one, settings=replace(one.settings, check_accuracy=False))
     only = cell(1, one)
     row = comparison(workload("one"), accuracy=None)
-    found = sweep_summary(plan([only]), [status(only)], [run([row], check_accuracy=False)])
-    assert found.rows[0].end == "passed"
-    assert not found.checked
-    assert any("accuracy check was off" in doubt for doubt in found.doubts)
+    summary = sweep_summary(plan([only]), [status(only)], [run([row], check_accuracy=False)])
+    assert summary.rows[0].end == "passed"
+    assert not summary.checked
+    assert any("accuracy check was off" in doubt for doubt in summary.doubts)
 
 
 @pytest.mark.parametrize("kind", TROUBLE_KINDS)
 def test_every_failure_kind_of_a_worker_has_an_outcome(kind: str) -> None:
-    found = summary_of(failed(workload("one"), kind, tail="the last line"))
-    row = found.rows[0]
+    summary = summary_of(failed(workload("one"), kind, tail="the last line"))
+    row = summary.rows[0]
     assert row.end == FAILURE_ENDS[kind]
     assert row.end in ENDS
     assert row.verdict is Verdict.FAILED
@@ -181,8 +183,8 @@ def test_a_cell_that_was_given_up_says_why(outcome: Outcome, end: End, tmp_path:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "one.log").write_text("before\nlast words\n")
     gone = status(only, "failed", outcomes=(outcome,), text="no luck", log="logs/one.log")
-    found = sweep_summary(plan([only]), [gone], [], folders=[tmp_path])
-    row = found.rows[0]
+    summary = sweep_summary(plan([only]), [gone], [], folders=[tmp_path])
+    row = summary.rows[0]
     assert (row.end, row.verdict) == (end, Verdict.FAILED)
     assert row.reason == f"{outcome}: no luck"
     assert row.log_tail.endswith("last words\n")
@@ -195,8 +197,8 @@ def test_a_cell_that_was_given_up_says_why(outcome: Outcome, end: End, tmp_path:
 def test_every_outcome_of_an_attempt_has_a_text() -> None:
     only = cell(1, study(workload("one")))
     for outcome in get_args(Outcome):
-        found = sweep_summary(plan([only]), [status(only, "failed", outcomes=(outcome,))], [])
-        assert found.rows[0].end in ENDS
+        summary = sweep_summary(plan([only]), [status(only, "failed", outcomes=(outcome,))], [])
+        assert summary.rows[0].end in ENDS
 
 
 def test_a_log_elsewhere_is_not_read(tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_a_log_elsewhere_is_not_read(tmp_path: Path) -> None:
 
 def test_cells_that_wait_or_run_are_not_finished() -> None:
     cells = [cell(n, study(workload(f"w{n}"))) for n in range(3)]
-    found = sweep_summary(
+    summary = sweep_summary(
         plan(cells),
         [
             status(cells[0], "waiting", outcomes=()),
@@ -221,15 +223,15 @@ def test_cells_that_wait_or_run_are_not_finished() -> None:
         ],
         [],
     )
-    assert [row.end for row in found.rows] == ["not-finished"] * 3
-    assert [row.reason for row in found.rows] == [
+    assert [row.end for row in summary.rows] == ["not-finished"] * 3
+    assert [row.reason for row in summary.rows] == [
         "waiting",
         "running: measuring",
         "the run of its cell does not contain this comparison",
     ]
-    assert found.cells_finished == 1
-    assert found.groups[0].pass_rate == 0.0
-    assert "2 of 3 cells are not finished" in found.doubts[0]
+    assert summary.cells_finished == 1
+    assert summary.groups[0].pass_rate == 0.0
+    assert "2 of 3 cells are not finished" in summary.doubts[0]
 
 
 def test_claims_are_corrected_over_all_precisions_together() -> None:
@@ -245,12 +247,12 @@ def test_claims_are_corrected_over_all_precisions_together() -> None:
     nothing = [comparison(one, speedup=1.0, seed=n) for n, one in enumerate(others)]
     cells = [cell(0, study(workload("weak")))]
     cells += [cell(n, study(one, precision="amp")) for n, one in enumerate(others, start=1)]
-    found = sweep_summary(
+    summary = sweep_summary(
         plan(cells),
         [status(one) for one in cells],
         [run([weak]), run(nothing, precision="amp", id_="amp")],
     )
-    row = found.rows[0]
+    row = summary.rows[0]
     assert row.p_adjusted == pytest.approx(10 * weak.estimate.p_value)
     assert (row.verdict, row.verdict_alone) == (Verdict.UNDECIDED, Verdict.FASTER)
     assert "not significant after adjustment for all comparisons of the sweep" in row.reason
@@ -261,32 +263,32 @@ def test_the_sweep_decides_and_not_the_smaller_family_of_a_run() -> None:
     assert weak.estimate is not None
     taken_back = replace(weak.estimate, verdict=Verdict.UNDECIDED, p_adjusted=0.2)
     strong = [comparison(workload(f"w{n}"), speedup=1.5, seed=n) for n in range(4)]
-    found = summary_of(replace(weak, verdict=Verdict.UNDECIDED, estimate=taken_back), *strong)
-    assert found.rows[0].verdict is Verdict.FASTER
-    assert found.rows[0].reason == ""
+    summary = summary_of(replace(weak, verdict=Verdict.UNDECIDED, estimate=taken_back), *strong)
+    assert summary.rows[0].verdict is Verdict.FASTER
+    assert summary.rows[0].reason == ""
 
 
 def test_wrong_rows_do_not_affect_the_correction() -> None:
     wrong = Accuracy(status=AccuracyStatus.FAIL)
     bad = [comparison(workload(f"w{n}"), speedup=3.0, accuracy=wrong) for n in range(20)]
-    found = summary_of(comparison(workload("one")), *bad)
-    assert [row.p_adjusted is None for row in found.rows] == [False, *[True] * 20]
-    assert found.rows[0].p_adjusted == found.rows[0].p_value
+    summary = summary_of(comparison(workload("one")), *bad)
+    assert [row.p_adjusted is None for row in summary.rows] == [False, *[True] * 20]
+    assert summary.rows[0].p_adjusted == summary.rows[0].p_value
 
 
 def test_costs_of_a_candidate() -> None:
-    found = summary_of(
+    summary = summary_of(
         comparison(workload("a"), speedup=2.0, compile_s=4.0, memory=(100, 200)),
         comparison(workload("b"), speedup=1.25, compile_s=20.0, memory=(200, 100)),
         comparison(workload("c"), speedup=0.5, compile_s=6.0, memory=None),
         failed(workload("d"), "timeout"),
     ).groups[0]
-    assert (found.compiled, found.compile_median_s, found.compile_sum_s) == (3, 6.0, 30.0)
-    assert found.memory_ratio == pytest.approx(1.0)
-    assert found.memory_rows == 2
+    assert (summary.compiled, summary.compile_median_s, summary.compile_sum_s) == (3, 6.0, 30.0)
+    assert summary.memory_ratio == pytest.approx(1.0)
+    assert summary.memory_rows == 2
     # 10 ms become 5 ms: 4 s are paid back after 800; 10 become 8 ms: 20 s after 10 000.
-    assert found.break_even_rows == 2
-    assert found.break_even_median == pytest.approx((800 + 10_000) / 2)
+    assert summary.break_even_rows == 2
+    assert summary.break_even_median == pytest.approx((800 + 10_000) / 2)
 
 
 def test_memory_measured_in_two_ways_is_no_ratio() -> None:
@@ -298,9 +300,9 @@ def test_memory_measured_in_two_ways_is_no_ratio() -> None:
 def test_the_extremes_are_five_each_and_never_overlap() -> None:
     speeds = [0.5 + n / 10 for n in range(16)]
     rows = [comparison(workload(f"w{n}"), speedup=speed) for n, speed in enumerate(speeds)]
-    found = summary_of(*rows)
-    assert [row.speedup for row in found.best] == pytest.approx([2.0, 1.9, 1.8, 1.7, 1.6])
-    assert [row.speedup for row in found.worst] == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
+    summary = summary_of(*rows)
+    assert [row.speedup for row in summary.best] == pytest.approx([2.0, 1.9, 1.8, 1.7, 1.6])
+    assert [row.speedup for row in summary.worst] == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
     few = summary_of(*rows[-2:])
     assert (len(few.best), few.worst) == (2, ())
 
@@ -314,18 +316,18 @@ def test_totals_are_shown_for_several_groups_only() -> None:
 
 
 def test_one_launch_describes_its_own_processes_only() -> None:
-    found = summary_of(comparison(workload("a"), launches=1, sd=0.0))
-    row = found.rows[0]
+    summary = summary_of(comparison(workload("a"), launches=1, sd=0.0))
+    row = summary.rows[0]
     assert row.speedup is not None
     assert row.verdict is Verdict.UNDECIDED
-    assert found.groups[0].own is None  # one pair is no interval
+    assert summary.groups[0].own is None  # one pair is no interval
 
 
 def test_rows_that_no_cell_asked_for_are_kept() -> None:
     only = cell(1, study(workload("one")))
     held = run([comparison(workload("one")), comparison(workload("guest"))])
-    found = sweep_summary(plan([only]), [status(only)], [held])
-    assert [(row.cell, row.workload) for row in found.rows] == [
+    summary = sweep_summary(plan([only]), [status(only)], [held])
+    assert [(row.cell, row.workload) for row in summary.rows] == [
         (only.id, "kernels/one inference"),
         ("", "kernels/guest inference"),
     ]
@@ -338,19 +340,71 @@ def test_untrusted_rows_and_several_machines_are_noted() -> None:
         run([comparison(one, untrusted=True)]),
         run([comparison(other)], id_="b", machine={"cpu": "Other 7", "cores": "4"}),
     ]
-    found = sweep_summary(plan(cells), [status(c) for c in cells], runs)
-    assert any("1 of 2 comparisons is untrusted" in doubt for doubt in found.doubts)
-    assert any("2 different machines" in doubt for doubt in found.doubts)
-    assert found.rows[0].reason.startswith("untrusted: noisy machine")
+    summary = sweep_summary(plan(cells), [status(c) for c in cells], runs)
+    assert any("1 of 2 comparisons is untrusted" in doubt for doubt in summary.doubts)
+    assert any("2 different machines" in doubt for doubt in summary.doubts)
+    assert summary.rows[0].reason.startswith("untrusted: noisy machine")
 
 
 def test_a_shard_says_that_it_is_one() -> None:
     only = cell(1, study(workload("one")))
     part = replace(plan([only]), shard=(2, 4))
-    found = sweep_summary(part, [status(only)], [run([comparison(workload("one"))])])
-    assert any("shard 2 of 4" in doubt for doubt in found.doubts)
+    summary = sweep_summary(part, [status(only)], [run([comparison(workload("one"))])])
+    assert any("shard 2 of 4" in doubt for doubt in summary.doubts)
 
 
 def test_an_empty_sweep_has_a_summary() -> None:
-    found = sweep_summary(plan([]), [], [])
-    assert (found.rows, found.groups, found.best) == ((), (), ())
+    summary = sweep_summary(plan([]), [], [])
+    assert (summary.rows, summary.groups, summary.best) == ((), (), ())
+
+
+def test_a_false_alarm_rate_at_the_nominal_level() -> None:
+    alarms = sweep_summary(*null_sweep(200)).false_alarms
+    assert alarms is not None
+    assert alarms.comparisons == 200
+    assert alarms.within
+    assert alarms.rate.covers(0.05)
+    assert alarms.called <= alarms.significant
+    assert alarms.called_adjusted <= alarms.called
+    assert sum(alarms.bins) == 200
+
+
+def test_a_false_alarm_rate_above_the_nominal_level() -> None:
+    alarms = sweep_summary(*null_sweep(60, shift=0.01)).false_alarms
+    assert alarms is not None
+    assert not alarms.within
+    assert alarms.rate.low > 0.05
+    assert alarms.bins[0] > 50
+    assert alarms.called_adjusted > 0
+
+
+def test_small_p_values_are_reported_even_without_alarms() -> None:
+    """Effects too small for alpha each, but in every comparison."""
+    alarms = sweep_summary(*null_sweep(200, shift=0.0025)).false_alarms
+    assert alarms is not None
+    assert alarms.excess_chance < 0.01
+    assert not alarms.within
+
+
+def test_other_sweeps_have_no_false_alarms() -> None:
+    assert sweep_summary(*whole_sweep()).false_alarms is None
+
+
+def test_candidates_that_share_a_baseline_are_noted() -> None:
+    one = workload("one")
+    two = ("eager-again", "eager-again-2")
+    only = cell(1, study(one, candidates=two))
+    rows = [comparison(one, candidate=name, speedup=1.0, accuracy=PASS) for name in two]
+    summary = sweep_summary(plan([only], null=True), [status(only)], [run(rows)])
+    assert summary.false_alarms is not None
+    assert summary.false_alarms.shared_baselines
+
+
+def test_random_workloads_can_give_false_alarms_too() -> None:
+    one = workload("one")
+    drawn = Accuracy(status=AccuracyStatus.RANDOM)
+    only = cell(1, study(one, candidates=("eager-again",)))
+    row = comparison(one, candidate="eager-again", speedup=1.3, accuracy=drawn)
+    alarms = sweep_summary(plan([only], null=True), [status(only)], [run([row])]).false_alarms
+    assert alarms is not None
+    assert (alarms.comparisons, alarms.called_adjusted) == (1, 1)

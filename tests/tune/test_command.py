@@ -58,19 +58,19 @@ def space(tmp_path: Path) -> str:
     ],
 )
 def test_bad_input(capsys: Capture, arguments: tuple[str, ...], what: str) -> None:
-    ended = call(capsys, "tune", *arguments)
-    assert ended.code == 2
-    assert what in ended.err
-    assert "hint:" in ended.err
-    assert ended.out == ""
+    completed = call(capsys, "tune", *arguments)
+    assert completed.code == 2
+    assert what in completed.err
+    assert "hint:" in completed.err
+    assert completed.out == ""
 
 
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_dry_run_lists_the_space(capsys: Capture, space: str) -> None:
-    ended = call(capsys, "tune", "kernels/matmul", "--space", space, "--dry-run", "--json")
-    assert ended.code == 0
-    choices = json.loads(ended.out)["space"]["choices"]
+    completed = call(capsys, "tune", "kernels/matmul", "--space", space, "--dry-run", "--json")
+    assert completed.code == 0
+    choices = json.loads(completed.out)["space"]["choices"]
     assert [one["name"] for one in choices] == ["one-thread", "no-backend", "inference-mode"]
 
 
@@ -83,13 +83,13 @@ def test_a_race_of_a_program_is_stored_and_resumed(
     program.write_text("import torch\nx = torch.ones(64, 64)\nfor _ in range(20): x @ x\n")
     folder = tmp_path / "race"
     html = tmp_path / "race.html"
-    ended = call(
+    completed = call(
         capsys,
         *("tune", str(program), "--program", "--space", space, "--budget", "20s"),
         *("--run-dir", str(folder), "--html", str(html), "--json", "-q"),
     )
-    assert ended.code in (0, 6), ended.err
-    race = json.loads(ended.out)["race"]
+    assert completed.code in (0, 6), completed.err
+    race = json.loads(completed.out)["race"]
     assert race["state"] == "finished"
     failed = [
         one
@@ -134,24 +134,24 @@ def test_a_performance_test_compares_eager_with_inductor_by_default() -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_performance_test(capsys: Capture) -> None:
-    ended = call(
+    completed = call(
         capsys,
         *("perf-test", "--size", "64", "--batch-size", "1", "--time", "1s", "--iterations", "2"),
         *("--env", "one=OMP_NUM_THREADS=1", "-q", "--json"),
     )
-    assert ended.code in (0, 6), ended.err
-    found = json.loads(ended.out)["perf_test"]
-    assert [row["workload"]["name"] for row in found["comparisons"]] == ["matmul", "mlp"]
-    assert all(row["baseline_metrics"]["flops"] for row in found["comparisons"])
-    assert found["peak"]["flops_per_second"] > 0
-    assert [table["variant"] for table in found["tables"]] == ["current", "one"]
-    assert any(row["name"] == "aten::addmm" for row in found["tables"][0]["rows"])
+    assert completed.code in (0, 6), completed.err
+    document = json.loads(completed.out)["perf_test"]
+    assert [row["workload"]["name"] for row in document["comparisons"]] == ["matmul", "mlp"]
+    assert all(row["baseline_metrics"]["flops"] for row in document["comparisons"])
+    assert document["peak"]["flops_per_second"] > 0
+    assert [table["variant"] for table in document["tables"]] == ["current", "one"]
+    assert any(row["name"] == "aten::addmm" for row in document["tables"][0]["rows"])
 
 
 def test_a_race_without_a_winner_is_no_tuned_setting(capsys: Capture, tmp_path: Path) -> None:
-    ended = call(capsys, "perf-test", "--tuned", str(tmp_path))
-    assert ended.code == 2
-    assert "not a race folder" in ended.err
+    completed = call(capsys, "perf-test", "--tuned", str(tmp_path))
+    assert completed.code == 2
+    assert "not a race folder" in completed.err
     both = call(capsys, "perf-test", "--tuned", str(tmp_path), "--env", "a=B=1")
     assert both.code == 2
     assert "both --tuned and an environment" in both.err

@@ -11,12 +11,12 @@ from torchyard.tune.race_rounds import holm, pooled
 
 
 def test_one_launch_has_no_interval() -> None:
-    found = pooled([0.1], alpha=0.05)
-    assert found.half_width is None
-    assert found.p_value is None
-    assert (found.low, found.high) == (-math.inf, math.inf)
-    assert found.interval(0.05) is None
-    assert found.speedup == pytest.approx(math.exp(0.1))
+    effect = pooled([0.1], alpha=0.05)
+    assert effect.half_width is None
+    assert effect.p_value is None
+    assert (effect.low, effect.high) == (-math.inf, math.inf)
+    assert effect.interval(0.05) is None
+    assert effect.speedup == pytest.approx(math.exp(0.1))
     with pytest.raises(ValueError, match="no launch"):
         pooled([], alpha=0.05)
 

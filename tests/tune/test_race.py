@@ -13,8 +13,16 @@ import pytest
 from tests.tune.simulated_rounds import SimulatedRounds, race_of
 from torchyard.core.study import Workload
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.tune.folder import RaceFolder, known_speedups, ordered_choices, read_race
-from torchyard.tune.model import Choice, Contender, Race, Stage
+from torchyard.tune.model import (
+    Choice,
+    Contender,
+    Race,
+    RaceFolder,
+    Stage,
+    known_speedups,
+    ordered_choices,
+    read_race,
+)
 from torchyard.tune.race import RaceRun
 from torchyard.tune.race_rounds import RoundResult
 from torchyard.tune.report import verdict_line
@@ -275,8 +283,10 @@ def test_without_a_leader_the_time_for_combining_is_used_for_screening(tmp_path:
     def single_ended_s(truth: Callable[[Contender], float]) -> float:
         rounds = SimulatedRounds(truth, random.Random(1), launch_sd=0.1)
         race = race_of({"allocator": ["tc", "je"]}, budget_s=40.0)
-        done = run(tmp_path / str(truth(DEFAULT_AND_TC)), rounds, race)
-        return max(race_round.ended_s for race_round in done.heats if race_round.stage == "single")
+        completed = run(tmp_path / str(truth(DEFAULT_AND_TC)), rounds, race)
+        return max(
+            race_round.ended_s for race_round in completed.heats if race_round.stage == "single"
+        )
 
     # Screening takes 3 s and rounds 6 s each; those of single choices end after 22 s, or when only the
     # time for a confirmation is left.
@@ -285,16 +295,16 @@ def test_without_a_leader_the_time_for_combining_is_used_for_screening(tmp_path:
 
 
 def test_slow_configurations_are_tried_last_and_alone(tmp_path: Path) -> None:
-    asked = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
-    first, *others = asked.space.choices
-    space = replace(asked.space, choices=(replace(first, takes_long=True), *others))
+    race = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
+    first, *others = race.space.choices
+    space = replace(race.space, choices=(replace(first, takes_long=True), *others))
     rounds = SimulatedRounds(additive(), random.Random(13))
-    run(tmp_path / "race", rounds, replace(asked, space=space))
+    run(tmp_path / "race", rounds, replace(race, space=space))
     glances = [names for stage, _, names in rounds.asked if stage == "glance"]
     assert glances == [("plain", "tc", "je"), ("autotuned",)]
 
     rounds = SimulatedRounds(additive(), random.Random(13))
-    short = run(tmp_path / "short", rounds, replace(asked, space=space, budget_s=9.0))
+    short = run(tmp_path / "short", rounds, replace(race, space=space, budget_s=9.0))
     assert short.untried == ("autotuned",)
 
 

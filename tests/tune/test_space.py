@@ -67,11 +67,11 @@ def test_instances_are_for_throughput_and_nodes_for_machines_that_have_them() ->
     assert not {"2-instances", "instance-per-node"} & names(INTEL)
     assert {"2-instances", "4-instances", "instance-per-node", "instance-per-core"} <= names(many)
     assert "interleave" not in names(ARM)
-    found = {choice.name: choice for choice in read_space("default", many).choices}
-    assert found["instance-per-node"].instances == 2
-    assert found["instance-per-core"].instances == 8
-    assert found["interleave"].memory == "interleave:0-1"
-    node = found["one-node"]
+    choices = {choice.name: choice for choice in read_space("default", many).choices}
+    assert choices["instance-per-node"].instances == 2
+    assert choices["instance-per-core"].instances == 8
+    assert choices["interleave"].memory == "interleave:0-1"
+    node = choices["one-node"]
     assert (node.cores, node.memory, node.threads) == ("0-3", "bind:0", 4)
 
 

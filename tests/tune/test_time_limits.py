@@ -25,10 +25,10 @@ from torchyard.tune.space import plan_race
 def test_a_step_may_take_a_quarter_of_the_time(
     budget_s: float, given: bool, limit_s: float
 ) -> None:
-    asked = study(workload("matmul"))
+    requested = study(workload("matmul"))
     here = Target(name="here", python=sys.executable)
-    asked = replace(asked, baseline=replace(asked.baseline, target=here))
+    requested = replace(requested, baseline=replace(requested.baseline, target=here))
     race = plan_race(
-        asked, space="default", budget_s=budget_s, with_changes=False, step_limit_given=given
+        requested, space="default", budget_s=budget_s, with_changes=False, step_limit_given=given
     )
     assert race.settings.step_limit_s == limit_s

@@ -50,13 +50,13 @@ def test_a_shell_reads_the_environment_file_back(tmp_path: Path) -> None:
     path = tmp_path / "winner.env"
     path.write_text(environment_file(WINNER, DEFAULT))
     script = f"set -a; . '{path}'; set +a; printf '%s|%s|%s' \"$HOSTILE\" \"$OMP_NUM_THREADS\" x"
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", script.replace("LD_PRELOAD", "IGNORED")],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == f"{HOSTILE}|1|x"
+    assert completed.stdout == f"{HOSTILE}|1|x"
     assert "with torch.inference_mode()" in path.read_text()
 
 
@@ -70,13 +70,13 @@ def test_the_shell_line_starts_a_program_with_the_variables() -> None:
     only_variables = Contender(
         choices=(Choice(dimension="a", name="a", variables=(("HOSTILE", HOSTILE),)),)
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", shell_line(only_variables, DEFAULT, ["printenv", "HOSTILE"])],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == HOSTILE + "\n"
+    assert completed.stdout == HOSTILE + "\n"
 
 
 def test_variables_of_our_own_worker_are_not_given_to_others() -> None:

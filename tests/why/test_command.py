@@ -38,22 +38,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("why")
     net = write_net(folder)
     options = ["--candidate", f"{net}:same", "--time", "1s", "-q"]
-    ended = torchyard(folder, "bench", f"{net}:Net", *options)
-    assert ended.returncode in {0, 6}, ended.stderr
+    completed = torchyard(folder, "bench", f"{net}:Net", *options)
+    assert completed.returncode in {0, 6}, completed.stderr
     return folder
 
 
 def test_parts_sum_to_the_difference(home: Path, tmp_path: Path) -> None:
     page = tmp_path / "why.html"
-    ended = torchyard(
+    completed = torchyard(
         home,
         *("why", "--launches", "2", "--seconds", "1", "--json", "--html", str(page)),
         *("--traces", str(tmp_path / "traces")),
     )
-    assert ended.returncode in {0, 6}, ended.stderr
-    document = json.loads(ended.stdout)
+    assert completed.returncode in {0, 6}, completed.stderr
+    document = json.loads(completed.stdout)
     result = document["attribution"]
-    assert ended.returncode == (6 if result["untrusted"] else 0)
+    assert completed.returncode == (6 if result["untrusted"] else 0)
     for side in ("baseline_ns", "candidate_ns"):
         total = math.fsum(part[side] for part in result["parts"])
         assert total == pytest.approx(result[side], rel=1e-6)
@@ -75,10 +75,10 @@ def test_parts_sum_to_the_difference(home: Path, tmp_path: Path) -> None:
     ],
 )
 def test_errors_come_before_measuring(home: Path, options: list[str], text: str) -> None:
-    ended = torchyard(home, "why", *options)
-    assert ended.returncode == 2
-    assert text in ended.stderr
-    assert "hint:" in ended.stderr
+    completed = torchyard(home, "why", *options)
+    assert completed.returncode == 2
+    assert text in completed.stderr
+    assert "hint:" in completed.stderr
 
 
 def test_launches_before_a_kill_are_kept(home: Path) -> None:
@@ -104,11 +104,11 @@ def test_launches_before_a_kill_are_kept(home: Path) -> None:
 
 def test_whole_programs_are_refused(tmp_path: Path) -> None:
     programs = [word for _ in range(2) for word in ("--command", "sleep 0.01")]
-    ended = torchyard(tmp_path, "bench", *programs, "--launches", "3", "-q")
-    assert ended.returncode in {0, 6}, ended.stderr
-    ended = torchyard(tmp_path, "why")
-    assert ended.returncode == 2
-    assert "why does not support whole programs" in ended.stderr
+    completed = torchyard(tmp_path, "bench", *programs, "--launches", "3", "-q")
+    assert completed.returncode in {0, 6}, completed.stderr
+    completed = torchyard(tmp_path, "why")
+    assert completed.returncode == 2
+    assert "why does not support whole programs" in completed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +118,11 @@ def slow_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     net = write_net(folder)
     options = ["--candidate", f"{net}:slower", "--time", "12s", "--threads", "1", "--why"]
     for _ in range(3):
-        ended = torchyard(folder, "bench", f"{net}:Net", *options)
-        assert ended.returncode in {0, 6}, ended.stderr
-        if "sum of all parts" in ended.stdout:
-            return folder, ended.stdout
-        assert "nothing to explain" in ended.stderr
+        completed = torchyard(folder, "bench", f"{net}:Net", *options)
+        assert completed.returncode in {0, 6}, completed.stderr
+        if "sum of all parts" in completed.stdout:
+            return folder, completed.stdout
+        assert "nothing to explain" in completed.stderr
     pytest.skip("the machine is too noisy for a verdict")
 
 
@@ -133,10 +133,10 @@ def test_bench_explains_its_largest_difference(slow_home: tuple[Path, str]) -> N
 
 
 def test_an_exceeded_limit_is_explained(slow_home: tuple[Path, str]) -> None:
-    ended = torchyard(slow_home[0], "gate", "latest", "--max-slowdown", "2%", "--why")
-    assert ended.returncode == 7, ended.stderr
-    assert "sum of all parts" in ended.stdout
-    assert "host time outside of operators" in ended.stdout
+    completed = torchyard(slow_home[0], "gate", "latest", "--max-slowdown", "2%", "--why")
+    assert completed.returncode == 7, completed.stderr
+    assert "sum of all parts" in completed.stdout
+    assert "host time outside of operators" in completed.stdout
 
 
 class CountedLaunches(AttributionSession):
@@ -169,6 +169,6 @@ def test_launches_end_with_the_time(tmp_path: Path, budget_s: float, count: int)
 
 
 def test_without_a_run(tmp_path: Path) -> None:
-    ended = torchyard(tmp_path, "why")
-    assert ended.returncode != 0
-    assert "there is no run yet" in ended.stderr
+    completed = torchyard(tmp_path, "why")
+    assert completed.returncode != 0
+    assert "there is no run yet" in completed.stderr

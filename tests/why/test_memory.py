@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.why.synthetic import rounds, source
 from torchyard.core.study import Workload
 from torchyard.why.attribution import attribute
-from torchyard.why.memory import Allocation, memory_sites
+from torchyard.why.measurement import Allocation, memory_sites
 
 NORM, UP, ACT = (source(name, "op", line=line) for line, name in enumerate(("norm", "up", "act")))
 TIMES = {NORM: 500.0, UP: 500.0, ACT: 500.0}

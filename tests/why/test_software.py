@@ -142,14 +142,14 @@ def test_other_operators_are_not_linked_with_a_blas() -> None:
 def test_parts_that_are_not_significant_are_not_linked() -> None:
     silent = part(MATMUL, named=False)
     assert links(software(), NEW_BLAS, silent) == []
-    ran = replace(NEW_BLAS, primitives=((MATMUL, "matmul", "gemm:acl"),))
-    assert links(ran, ran, silent) == []
-    assert links(software(), ran, silent) == ["oneDNN executed nothing -> 1x matmul (gemm:acl)"]
+    changed = replace(NEW_BLAS, primitives=((MATMUL, "matmul", "gemm:acl"),))
+    assert links(changed, changed, silent) == []
+    assert links(software(), changed, silent) == ["oneDNN executed nothing -> 1x matmul (gemm:acl)"]
 
 
 def test_reported_primitives_are_evidence() -> None:
-    ran = replace(software(), primitives=((MATMUL, "matmul", "gemm:acl"),) * 2)
-    (text,) = links(ran, NEW_BLAS, part(MATMUL))
+    changed = replace(software(), primitives=((MATMUL, "matmul", "gemm:acl"),) * 2)
+    (text,) = links(changed, NEW_BLAS, part(MATMUL))
     assert text.startswith("oneDNN executed 2x matmul (gemm:acl) -> nothing; may be served by ")
     assert "libopenblas 0.3.20" in text
 
@@ -161,14 +161,16 @@ def test_a_blas_is_not_suspected_where_onednn_computes_both_sides() -> None:
 
 
 def test_primitives_of_other_operators_are_no_evidence() -> None:
-    ran = replace(software(), primitives=((NORM, "layer_normalization", "simple:any"),))
-    (text,) = links(ran, NEW_BLAS, part(MATMUL))
+    changed = replace(software(), primitives=((NORM, "layer_normalization", "simple:any"),))
+    (text,) = links(changed, NEW_BLAS, part(MATMUL))
     assert "oneDNN" not in text
 
 
 def test_primitives_of_compiled_code_count_by_class() -> None:
-    ran = replace(software(), primitives=((None, "matmul", "brg:sve"), (None, "reorder", "any")))
-    (text,) = links(software(), ran, part(MATMUL))
+    changed = replace(
+        software(), primitives=((None, "matmul", "brg:sve"), (None, "reorder", "any"))
+    )
+    (text,) = links(software(), changed, part(MATMUL))
     assert text == "oneDNN executed nothing -> 1x matmul (brg:sve)"
 
 

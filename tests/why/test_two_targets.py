@@ -23,15 +23,15 @@ def test_the_software_of_both_targets_is_compared(tmp_path: Path) -> None:
         f"bench kernels/matmul --target mine={sys.executable} --target other={OTHERS[0]} --time 5s",
         "why --launches 2 --seconds 2 --json",
     ):
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "torchyard", *command.split()],
             env=home,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode in {0, 6}, done.stderr
-        shown = done.stdout
+        assert completed.returncode in {0, 6}, completed.stderr
+        shown = completed.stdout
     result = json.loads(shown)["attribution"]
     versions = {one["name"]: one for one in result["software"] if one["group"] == "torch"}
     assert versions["version"]["baseline"] != versions["version"]["candidate"]

@@ -100,5 +100,5 @@ def check_accuracy(
     service = make_service(code, variant("baseline"), candidate, mode=mode, step=step)
     path = str(folder / "reference.pt")
     service.reference("baseline", path)
-    found: dict[str, Any] = service.judge("candidate", path)
-    return found
+    judgement: dict[str, Any] = service.judge("candidate", path)
+    return judgement

@@ -63,17 +63,17 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("lacking", ["", "events", "clock"])
 def test_each_device_is_timed_on_itself(machine: Machines, lacking: str) -> None:
-    found = machine(TOY_KERNEL_NS=str(KERNEL_NS), TOY_WITHOUT=lacking).program(BLOCKS)
+    document = machine(TOY_KERNEL_NS=str(KERNEL_NS), TOY_WITHOUT=lacking).program(BLOCKS)
     kernels = 3
     for index, name in enumerate(("toy", "toy:1")):
         device_ns = kernels * (index + 1) * KERNEL_NS
-        assert min(found[name]) >= 0.999 * device_ns
-        assert min(found[f"host {name}"]) < 0.5 * device_ns, "the device is not asynchronous"
-        notes = found[f"notes {name}"]
+        assert min(document[name]) >= 0.999 * device_ns
+        assert min(document[f"host {name}"]) < 0.5 * device_ns, "the device is not asynchronous"
+        notes = document[f"notes {name}"]
         assert "never tested on" in notes[0]
         assert any("clock of the host" in note for note in notes) is bool(lacking)
-    assert min(found["toy"]) < 2 * kernels * KERNEL_NS, "toy was timed like toy:1"
-    assert found["current"] == 0
+    assert min(document["toy"]) < 2 * kernels * KERNEL_NS, "toy was timed like toy:1"
+    assert document["current"] == 0
 
 
 def test_events_that_do_not_measure_time_are_detected(machine: Machines) -> None:
@@ -107,11 +107,11 @@ print(json.dumps(found))
 
 
 def test_memory_is_that_of_the_device(machine: Machines) -> None:
-    found = machine().program(MEMORY)
+    document = machine().program(MEMORY)
     hidden_bytes, output_bytes = 4 * 32 * 4, 4 * 8 * 4
-    assert hidden_bytes + output_bytes <= found["peak_memory_bytes"] < 100 * hidden_bytes
-    assert found["memory_method"].endswith("toy allocator")
-    assert found["free"] == 2**33
+    assert hidden_bytes + output_bytes <= document["peak_memory_bytes"] < 100 * hidden_bytes
+    assert document["memory_method"].endswith("toy allocator")
+    assert document["free"] == 2**33
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_memory_is_that_of_the_device(machine: Machines) -> None:
 def test_memory_without_statistics_is_unavailable_and_not_0(
     machine: Machines, lacking: str, reason: str
 ) -> None:
-    found = machine(TOY_WITHOUT=lacking).program(MEMORY)
-    assert found["peak_memory_bytes"] is None
-    assert ["peak_memory_bytes", reason] in found["unavailable"]
+    document = machine(TOY_WITHOUT=lacking).program(MEMORY)
+    assert document["peak_memory_bytes"] is None
+    assert ["peak_memory_bytes", reason] in document["unavailable"]
 
 
 def test_random_state_of_devices_in_use_is_restored(machine: Machines) -> None:
@@ -173,26 +173,26 @@ print(json.dumps([before, changed, seeds_now := torch.toy.states[1].tolist(), no
 def test_other_devices_are_refused_before_measuring(
     machine: Machines, device: str, reason: str, variables: dict[str, str]
 ) -> None:
-    done = machine(**variables).torchyard("bench", f"{WORKLOAD}:build", "--device", device)
-    assert done.returncode == 2
-    assert reason in " ".join(done.stderr.split())
-    assert "hint: " in done.stderr
-    assert "run folder" not in done.stderr
+    completed = machine(**variables).torchyard("bench", f"{WORKLOAD}:build", "--device", device)
+    assert completed.returncode == 2
+    assert reason in " ".join(completed.stderr.split())
+    assert "hint: " in completed.stderr
+    assert "run folder" not in completed.stderr
 
 
 def test_backend_that_no_file_registers_is_not_visible(machine: Machines) -> None:
-    done = machine().torchyard("bench", "kernels/softmax", "--device", "toy")
-    assert done.returncode == 2
-    assert "'toy' is not visible to the target" in done.stderr
+    completed = machine().torchyard("bench", "kernels/softmax", "--device", "toy")
+    assert completed.returncode == 2
+    assert "'toy' is not visible to the target" in completed.stderr
 
 
 @pytest.mark.parametrize("lacking", ["", "events,memory"])
 def test_bench_gives_a_verdict_with_notes(machine: Machines, lacking: str) -> None:
     toy = machine(TOY_KERNEL_NS="300000", TOY_WITHOUT=lacking)
     words = [f"{WORKLOAD}:build", "--device", "toy:1", "--candidate", f"{WORKLOAD}:twice"]
-    done = toy.torchyard("bench", *words, "--time", "3s", "--json")
-    assert done.returncode in (0, 6), done.stderr  # 6: a busy machine
-    (comparison,) = json.loads(done.stdout)["comparisons"]
+    completed = toy.torchyard("bench", *words, "--time", "3s", "--json")
+    assert completed.returncode in (0, 6), completed.stderr  # 6: a busy machine
+    (comparison,) = json.loads(completed.stdout)["comparisons"]
     # On a busy machine the time suffices for one launch only.
     assert comparison["verdict"] in ("slower", "undecided", "untrusted")
     assert comparison["estimate"]["speedup"] < 0.95  # three kernels against four
@@ -213,8 +213,8 @@ def test_bench_gives_a_verdict_with_notes(machine: Machines, lacking: str) -> No
 
 def test_training_on_the_device(machine: Machines) -> None:
     words = [f"{WORKLOAD}:trained", "--device", "toy", "--candidate", f"{WORKLOAD}:twice"]
-    done = machine().torchyard("bench", *words, "--mode", "training", "--time", "1s", "--json")
-    (comparison,) = json.loads(done.stdout)["comparisons"]
+    completed = machine().torchyard("bench", *words, "--mode", "training", "--time", "1s", "--json")
+    (comparison,) = json.loads(completed.stdout)["comparisons"]
     assert comparison["accuracy"]["status"] == "pass"
     assert comparison["estimate"]["speedup"] < 1.0
 

@@ -316,7 +316,7 @@ def test_the_reference_travels_between_processes(tmp_path: Path, net: str) -> No
     mine = write_file(tmp_path, "backends.py", BACKENDS)
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", OTHER_PROCESS, root, net, path, f"{mine}:gradient"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    record = json.loads(done.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    record = json.loads(completed.stdout)
     assert record["status"] == "fail"
     assert record["compared"] == 7

@@ -41,11 +41,11 @@ def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
     code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
     service = make_service(code, variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
-    said = service.reference("a", path)
-    assert said["nondeterminism"] == pytest.approx(float(step), rel=0.2)
-    assert not said["random"]
+    answer = service.reference("a", path)
+    assert answer["nondeterminism"] == pytest.approx(float(step), rel=0.2)
+    assert not answer["random"]
     record = service.judge("b", path)
-    assert record["nondeterminism"] == said["nondeterminism"]
+    assert record["nondeterminism"] == answer["nondeterminism"]
     assert record["status"] == status, record
     assert record["candidate_nondeterminism"] > 0
     if status != "pass":
@@ -56,9 +56,9 @@ def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: P
     rare = NOISY.replace("(self.count % 5) * STEP", "(self.count > 3) * 1e-3")
     service = make_service(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
-    said = service.reference("a", path)
-    assert said["nondeterminism"] == pytest.approx(1e-3, rel=0.1)
-    assert not said["random"]
+    answer = service.reference("a", path)
+    assert answer["nondeterminism"] == pytest.approx(1e-3, rel=0.1)
+    assert not answer["random"]
     assert service.judge("b", path)["status"] == "nondeterministic"
 
 

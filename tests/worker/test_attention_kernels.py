@@ -35,7 +35,7 @@ def first_call(workload: str, backend: str = "eager", **more: Any) -> Any:
 
 @pytest.mark.parametrize("kernel", ["math", "flash"])
 def test_the_named_kernel_runs(kernel: str) -> None:
-    from torchyard.worker.bench.attention_kernels import kernels_of
+    from torchyard.worker.bench.torch_settings import kernels_of
 
     service = first_call("models/gpt", chosen={"attention": kernel}, parameters=OWN["gpt"])
     runner = service.runner("mine")
@@ -97,7 +97,7 @@ def test_a_model_that_selects_another_kernel_is_detected(tmp_path: Path) -> None
 @pytest.mark.parametrize("kernels", [("flash", "math"), ("math", "flash")])
 def test_compiled_variants_share_no_kernels_through_caches(kernels: tuple[str, str]) -> None:
     """The caches of AOTAutograd and Inductor do not distinguish the enabled attention kernels."""
-    from torchyard.worker.bench.attention_kernels import kernels_of
+    from torchyard.worker.bench.torch_settings import kernels_of
 
     variants = [variant(kernel, "inductor", attention=kernel) for kernel in kernels]
     parameters = {**SMALL, "prompt": 7, "generate": 5}
@@ -111,7 +111,7 @@ def test_compiled_variants_share_no_kernels_through_caches(kernels: tuple[str, s
 
 
 def test_compiled_code_with_another_kernel_is_detected() -> None:
-    from torchyard.worker.bench.attention_kernels import require_no_other
+    from torchyard.worker.bench.torch_settings import require_no_other
     from torchyard.worker.workload import CannotBuild
 
     service = make_service("models/gpt", variant("base"), parameters=OWN["gpt"])
@@ -124,7 +124,7 @@ def test_compiled_code_with_another_kernel_is_detected() -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_flex_attention_gives_the_same_results(name: str) -> None:
-    from torchyard.worker.bench.attention_kernels import kernels_of
+    from torchyard.worker.bench.torch_settings import kernels_of
 
     service = make_service(
         f"models/{name}", variant("base"), variant("mine", attention="flex"), parameters=OWN[name]

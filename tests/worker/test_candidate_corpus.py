@@ -160,12 +160,12 @@ def _clean() -> Iterator[None]:
 )
 def test_wrong_candidates_are_detected(name: str) -> None:
     where, at_least = WRONG[name]
-    found = run(
+    completed = run(
         name, where, "wrong_at_import.py" if name == "state_at_import" else "wrong_behavior.py"
     )
-    assert STRENGTH.index(found.word) >= STRENGTH.index(at_least), found
+    assert STRENGTH.index(completed.word) >= STRENGTH.index(at_least), completed
     if at_least == "note":
-        assert found.word == "note", found
+        assert completed.word == "note", completed
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_wrong_candidates_are_detected(name: str) -> None:
     [pytest.param(*case, marks=pytest.mark.slow if case[1] in SLOW else ()) for case in CORRECT],
 )
 def test_correct_candidates_pass(name: str, where: str) -> None:
-    found = run(name, where, "correct_behavior.py")
-    assert found.word == ("note" if name in NOTED else "pass"), found
+    completed = run(name, where, "correct_behavior.py")
+    assert completed.word == ("note" if name in NOTED else "pass"), completed
 
 
 @pytest.mark.parametrize("workload", ["NotANumber", "Infinite", "Empty"])
@@ -183,9 +183,9 @@ def test_a_workload_without_finite_results_has_no_verdict(workload: str) -> None
 
 
 def test_correct_random_workloads_pass() -> None:
-    found = run("wrapped", "Dropping training", "correct_behavior.py")
-    assert not found.failure, found
-    assert found.untrusted == []
+    completed = run("wrapped", "Dropping training", "correct_behavior.py")
+    assert not completed.failure, completed
+    assert completed.untrusted == []
 
 
 def test_the_corpus_is_large_enough() -> None:

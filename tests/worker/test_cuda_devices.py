@@ -150,8 +150,8 @@ def test_samples_are_timed_on_the_stream_of_the_device() -> None:
 
     device = CudaDevice("cuda:1", cuda)
     with device.use():
-        found = _event_samples(strays, 2, 3, None, None, None, device)
-    assert found == [0.5 * 1e6 / 2] * 3
+        samples = _event_samples(strays, 2, 3, None, None, None, device)
+    assert samples == [0.5 * 1e6 / 2] * 3
     assert len(calls) == 6
     assert [card.synchronized for card in cuda.cards] == [0, 1]
 

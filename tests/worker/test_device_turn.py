@@ -52,7 +52,7 @@ print(json.dumps(seen))
 
 def program(tmp_path: Path, code: str) -> dict[str, Any]:
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", HEAD + code + TAIL, str(tmp_path / "turn")],
         env={**os.environ, **variables},
         capture_output=True,
@@ -60,15 +60,15 @@ def program(tmp_path: Path, code: str) -> dict[str, Any]:
         timeout=600,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr
+    seen: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     assert (seen["before"], seen["used"], seen["end"], seen["ended"]) == (False, True, True, False)
     assert all(seen["synchronized"]), "the device was given up before its work was done"
     return seen
 
 
 def test_inductor_leaves_the_device_except_for_benchmarks(tmp_path: Path) -> None:
-    seen = program(
+    completed = program(
         tmp_path,
         """
 from torch._inductor import constant_folding
@@ -98,13 +98,13 @@ with compilations_apart(TURN, known=True):
 seen["graphs"] = len(seen["lowers"]) // 2
 """,
     )
-    assert seen["graphs"] >= 2, "forward and backward"
-    assert not any(seen["lowers"])
-    assert seen["benchmarks"]
-    assert all(seen["benchmarks"])
-    assert seen["folds constants"]
-    assert all(seen["folds constants"])
-    assert seen["between"]
+    assert completed["graphs"] >= 2, "forward and backward"
+    assert not any(completed["lowers"])
+    assert completed["benchmarks"]
+    assert all(completed["benchmarks"])
+    assert completed["folds constants"]
+    assert all(completed["folds constants"])
+    assert completed["between"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ seen["graphs"] = len(seen["lowers"]) // 2
 def test_compilers_that_may_use_the_device_keep_it(
     tmp_path: Path, known: bool, setting: str, leaves: bool
 ) -> None:
-    seen = program(
+    completed = program(
         tmp_path,
         f"""
 {setting}
@@ -135,12 +135,12 @@ TURN.begin(folder)
 """,
     )
     is_timed = "begin('')" in setting
-    assert seen["compiles"] is (not leaves and not is_timed)
-    assert seen["runs"] is not is_timed
+    assert completed["compiles"] is (not leaves and not is_timed)
+    assert completed["runs"] is not is_timed
 
 
 def test_the_device_is_held_again_after_a_failed_compilation(tmp_path: Path) -> None:
-    seen = program(
+    completed = program(
         tmp_path,
         """
 def backend(graph, inputs):
@@ -157,12 +157,12 @@ from torch._dynamo import callback
 seen["callbacks"] = len(callback.callback_handler.start_callbacks)
 """,
     )
-    assert seen["error"]
-    assert (seen["compiles"], seen["after"], seen["callbacks"]) == (False, True, 0)
+    assert completed["error"]
+    assert (completed["compiles"], completed["after"], completed["callbacks"]) == (False, True, 0)
 
 
 def test_a_reset_of_dynamo_does_no_harm(tmp_path: Path) -> None:
-    seen = program(
+    completed = program(
         tmp_path,
         """
 with compilations_apart(TURN, known=True):
@@ -171,4 +171,4 @@ with compilations_apart(TURN, known=True):
     seen["after"] = held()
 """,
     )
-    assert seen["after"]
+    assert completed["after"]

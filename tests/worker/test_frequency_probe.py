@@ -134,11 +134,11 @@ def test_block_is_probed_only_when_requested(
             return torch.nn.Linear(8, 8), torch.ones(8)
     """
     service = make_service(write_file(tmp_path, "linear.py", code))
-    asked = {"inner": 1, "samples": 3, "prime": 1, "settle": False, "flush_l2": False}
-    probed = service.block("eager", **asked, probe=True)["readings"]
+    request = {"inner": 1, "samples": 3, "prime": 1, "settle": False, "flush_l2": False}
+    probed = service.block("eager", **request, probe=True)["readings"]
     assert 1000 < probed["probe_before_ns"] < 10**9
     assert 1000 < probed["probe_after_ns"] < 10**9
-    plain = service.block("eager", **asked)["readings"]
+    plain = service.block("eager", **request)["readings"]
     assert plain["probe_before_ns"] is None
     assert plain["probe_after_ns"] is None
 

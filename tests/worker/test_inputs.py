@@ -10,7 +10,7 @@ pytestmark = pytest.mark.torch
 def test_floats_keep_sign_zeros_and_range_and_their_place() -> None:
     import torch
 
-    from torchyard.worker.bench.inputs import InputDraws
+    from torchyard.worker.bench.model import InputDraws
 
     x = torch.randn(300, 300)
     x[0, 0], x[0, 1] = 0.0, float("-inf")
@@ -33,7 +33,7 @@ def test_floats_keep_sign_zeros_and_range_and_their_place() -> None:
 def test_all_precisions_see_the_same_numbers() -> None:
     import torch
 
-    from torchyard.worker.bench.inputs import InputDraws
+    from torchyard.worker.bench.model import InputDraws
 
     x = torch.randn(70000)
     half = x.bfloat16()
@@ -45,7 +45,7 @@ def test_all_precisions_see_the_same_numbers() -> None:
 def test_integers_are_rotated_unless_they_are_sorted() -> None:
     import torch
 
-    from torchyard.worker.bench.inputs import InputDraws
+    from torchyard.worker.bench.model import InputDraws
 
     tokens = torch.randint(0, 9, (4, 16))
     offsets, mask = torch.tensor([0, 2, 2, 7]), torch.tensor([[1, 1, 0], [1, 0, 0]])
@@ -63,7 +63,7 @@ def test_integers_are_rotated_unless_they_are_sorted() -> None:
 def test_unwritable_inputs_are_unchanged() -> None:
     import torch
 
-    from torchyard.worker.bench.inputs import InputDraws
+    from torchyard.worker.bench.model import InputDraws
 
     wide = torch.ones(1).expand(8)
     draws = InputDraws([wide, torch.empty(0), torch.tensor(3)])

@@ -23,8 +23,8 @@ def test_error_answers_have_bounded_length(length: int) -> None:
 
 
 def test_shortened_text_reports_omitted_characters() -> None:
-    told = wire.shortened("a" * 100 + "b" * 100, 90)
-    assert told == "a" * 60 + "\n[... 110 characters ...]\n" + "b" * 30
+    shortened = wire.shortened("a" * 100 + "b" * 100, 90)
+    assert shortened == "a" * 60 + "\n[... 110 characters ...]\n" + "b" * 30
 
 
 def test_exception_whose_str_raises() -> None:

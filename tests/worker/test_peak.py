@@ -20,15 +20,15 @@ def test_bytes_are_those_of_all_arrays() -> None:
     from torchyard.worker.bench.peak import answer
 
     for kind, size in (("copy", 8_000), ("triad", 12_000)):
-        found = answer(kind, "cpu", size=size, seconds=0.0)
-        assert found["bytes_per_second"] * found["call_s"] == pytest.approx(size)
+        response = answer(kind, "cpu", size=size, seconds=0.0)
+        assert response["bytes_per_second"] * response["call_s"] == pytest.approx(size)
 
 
 def test_operations_of_a_product() -> None:
     from torchyard.worker.bench.peak import answer
 
-    found = answer("product", "cpu", "float32", 32, 0.0)
-    assert found["flops_per_second"] == pytest.approx(2 * 32**3 / found["call_s"])
+    response = answer("product", "cpu", "float32", 32, 0.0)
+    assert response["flops_per_second"] == pytest.approx(2 * 32**3 / response["call_s"])
     assert answer("product", "cpu", "bfloat16", 8, 0.0)["runs"] >= 3
     assert answer("product", "cpu", "amp", 8, 0.0)["runs"] >= 3
 
@@ -36,9 +36,9 @@ def test_operations_of_a_product() -> None:
 def test_limits_are_of_this_machine() -> None:
     from torchyard.worker.bench.peak import answer
 
-    found = answer("limits", "cpu")
-    assert 2**15 <= found["last_cache_bytes"] < 2**34
-    assert found["free_bytes"] > 2**20
+    response = answer("limits", "cpu")
+    assert 2**15 <= response["last_cache_bytes"] < 2**34
+    assert response["free_bytes"] > 2**20
 
 
 def test_sizes_of_caches_as_the_kernel_writes_them() -> None:

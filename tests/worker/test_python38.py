@@ -110,11 +110,17 @@ def test_the_parser_refuses_newer_syntax(text: str) -> None:
 
 def old_python() -> str | None:
     """A Python 3.8 on the path that works; version managers leave names that do not."""
-    found = shutil.which("python3.8")
-    if found is None:
+    interpreter = shutil.which("python3.8")
+    if interpreter is None:
         return None
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
-    return found if said.returncode == 0 and said.stdout.startswith("Python 3.8") else None
+    completed = subprocess.run(
+        [interpreter, "--version"], capture_output=True, text=True, check=False
+    )
+    return (
+        interpreter
+        if completed.returncode == 0 and completed.stdout.startswith("Python 3.8")
+        else None
+    )
 
 
 def test_python_38_itself_compiles_every_file() -> None:
@@ -125,5 +131,5 @@ def test_python_38_itself_compiles_every_file() -> None:
         "import sys\nfor path in sys.argv[1:]:\n    compile(open(path, 'rb').read(), path, 'exec')"
     )
     command = [python, "-c", code, *map(str, FILES)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr

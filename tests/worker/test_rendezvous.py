@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 def test_ranks_meet_over_the_network_and_strangers_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torchyard.worker.bench.ranks.rendezvous import Network
+    from torchyard.worker.bench.ranks.group import Network
 
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "mine0")

@@ -123,11 +123,11 @@ def test_waiting_ends_when_other_threads_stop_spinning() -> None:
 def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Path) -> None:
     code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.2 if self.calls == 1 else 0.004)")
     service = make_service(write_file(tmp_path, "sleeper.py", code))
-    found = service.warm("eager", 60.0)  # a noisy machine needs more than a moment
-    assert found["first_call_s"] >= 0.2
-    assert 4.0e6 <= found["iteration_ns"] < 100e6
-    assert found["stable"]
-    assert 0.2 < found["warm_up_s"] < 60
+    warm_up = service.warm("eager", 60.0)  # a noisy machine needs more than a moment
+    assert warm_up["first_call_s"] >= 0.2
+    assert 4.0e6 <= warm_up["iteration_ns"] < 100e6
+    assert warm_up["stable"]
+    assert 0.2 < warm_up["warm_up_s"] < 60
 
 
 def test_unstable_warm_up_is_reported(tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
     path = write_file(tmp_path, "product.py", code)
     service = make_service(path, variant("a"), variant("b", "aot_eager"))
     for name in "ab":
-        found = service.measure(name)
-        assert found["peak_memory_bytes"] == size * size * 4
-        assert "above the start" in found["memory_method"]
-        assert found["unavailable"] == []
+        metrics = service.measure(name)
+        assert metrics["peak_memory_bytes"] == size * size * 4
+        assert "above the start" in metrics["memory_method"]
+        assert metrics["unavailable"] == []
     assert (
         make_service(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
     )
@@ -193,10 +193,10 @@ def test_readings_are_totals_and_their_differences_are_taken() -> None:
         "major_faults",
         "cpu_ticks",
     }
-    found = readings.usage_difference(before, after)
-    assert set(found) == {*before, "steal_ns", "steal_certain_ns", "busy_ns"} - {"cpu_ticks"}
-    assert found["cpu_ns"] is not None
-    assert found["cpu_ns"] >= 30_000_000
+    usage = readings.usage_difference(before, after)
+    assert set(usage) == {*before, "steal_ns", "steal_certain_ns", "busy_ns"} - {"cpu_ticks"}
+    assert usage["cpu_ns"] is not None
+    assert usage["cpu_ns"] >= 30_000_000
     assert readings.usage_difference({"a": 1, "b": None}, {"a": 3, "b": 5}) == {"a": 2, "b": None}
 
 
@@ -207,9 +207,9 @@ def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
 
     def stolen(before: dict[int, int], after: dict[int, int]) -> tuple[object, object]:
         ticks = ({cpu: (7, count) for cpu, count in one.items()} for one in (before, after))
-        found = readings.usage_difference({"cpu_ticks": next(ticks)}, {"cpu_ticks": next(ticks)})
-        assert found["busy_ns"] == {"0": 0, "1": 0}
-        return found["steal_ns"], found["steal_certain_ns"]
+        usage = readings.usage_difference({"cpu_ticks": next(ticks)}, {"cpu_ticks": next(ticks)})
+        assert usage["busy_ns"] == {"0": 0, "1": 0}
+        return usage["steal_ns"], usage["steal_certain_ns"]
 
     assert stolen({0: 5, 1: 9}, {0: 6, 1: 10}) == (2 * tick, 0)
     assert stolen({0: 5, 1: 9}, {0: 8, 1: 9}) == (3 * tick, 2 * tick)

@@ -82,10 +82,10 @@ def test_flag_applies_to_its_variant_only(
     witness: str, options: dict[str, Any], place: int, value: int
 ) -> None:
     service = make_service(witness, variant("plain"), variant("own", **options))
-    wanted = list(PLAIN)
-    wanted[place] = value
+    expected = list(PLAIN)
+    expected[place] = value
     assert seen(service, "plain") == PLAIN
-    assert seen(service, "own") == wanted
+    assert seen(service, "own") == expected
     assert seen(service, "plain") == PLAIN
     assert service.runner("own").model is service.runner("plain").model
 
@@ -216,12 +216,12 @@ def test_other_batch_sizes_are_tried_beside_what_is_timed(tmp_path: Path, mode: 
     static = variant("static", "dynamo:eager", other_batch=True)
     dynamic = variant("dynamic", "dynamo:eager", dynamic=True)
     service = make_service(path, static, dynamic, mode=mode, batch_size=6)
-    found = {name: service.measure(name) for name in ("static", "dynamic")}
-    assert found["static"]["tried_batches"] == found["dynamic"]["tried_batches"] == [3, 9]
+    metrics = {name: service.measure(name) for name in ("static", "dynamic")}
+    assert metrics["static"]["tried_batches"] == metrics["dynamic"]["tried_batches"] == [3, 9]
     # The first other size makes dynamo compile for any size, which then fits the second.
-    assert found["static"]["recompiles"] == 1
-    assert found["static"]["recompile_reasons"][0][0].startswith("batch size 3: ")
-    assert found["dynamic"]["recompiles"] == 0
+    assert metrics["static"]["recompiles"] == 1
+    assert metrics["static"]["recompile_reasons"][0][0].startswith("batch size 3: ")
+    assert metrics["dynamic"]["recompiles"] == 0
     assert service.runner("static").recompiles == 0
 
 
@@ -230,17 +230,17 @@ def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
     service = make_service(
         write_file(tmp_path, "l.py", code), variant("a", "dynamo:eager", other_batch=True)
     )
-    found = service.measure("a")
-    assert ["recompiles", "the workload has no batch size"] in found["unavailable"]
+    metrics = service.measure("a")
+    assert ["recompiles", "the workload has no batch size"] in metrics["unavailable"]
 
 
 def test_failing_batch_size_is_reported(tmp_path: Path) -> None:
     code = BATCHED.replace("return self.line(x).relu()", "return self.line(x[:6].view(6, 4))")
     runner = variant("a", "dynamo:eager", dynamic=True)
     service = make_service(write_file(tmp_path, "fixed.py", code), runner, batch_size=6)
-    found = service.measure("a")
-    assert found["tried_batches"] == [9]
-    ((_, reason),) = [item for item in found["unavailable"] if item[0] == "recompiles"]
+    metrics = service.measure("a")
+    assert metrics["tried_batches"] == [9]
+    ((_, reason),) = [item for item in metrics["unavailable"] if item[0] == "recompiles"]
     assert reason.startswith("batch size 3 failed: ")
 
 

@@ -188,31 +188,31 @@ def test_a_download_fails_at_once_and_names_the_server_and_not_the_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
-    with no_network() as wanted, pytest.raises(urllib.error.URLError, match="network is off"):
+    with no_network() as attempts, pytest.raises(urllib.error.URLError, match="network is off"):
         urllib.request.urlopen("https://weights.invalid/tiny.pt", timeout=30)
-    assert wanted.names == ["weights.invalid"]
+    assert attempts.names == ["weights.invalid"]
     assert os.environ["https_proxy"] == "http://proxy.invalid:3128"
 
 
 def test_an_address_is_refused_as_a_name_is() -> None:
-    with no_network() as wanted:
+    with no_network() as attempts:
         with socket.socket() as plain, pytest.raises(OSError, match="network is off"):
             plain.connect(("192.0.2.1", 80))
         with socket.socket() as plain, pytest.raises(OSError, match="network is off"):
             plain.connect_ex(("192.0.2.2", 80))
         with pytest.raises(OSError, match="network is off"):
             socket.gethostbyname("a.invalid")
-    assert str(wanted) == "192.0.2.1, 192.0.2.2, a.invalid"
+    assert str(attempts) == "192.0.2.1, 192.0.2.2, a.invalid"
 
 
 def test_this_machine_can_be_reached() -> None:
-    with no_network() as wanted, socket.create_server(("127.0.0.1", 0)) as server:
+    with no_network() as attempts, socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname(), timeout=10):
             pass
         first, second = socket.socketpair()
         first.close()
         second.close()
-    assert wanted.names == []
+    assert attempts.names == []
 
 
 @pytest.mark.parametrize(
@@ -220,23 +220,23 @@ def test_this_machine_can_be_reached() -> None:
     [["wget", "https://a.invalid/x"], "cd / && curl https://a.invalid/x", b"wget"],
 )
 def test_programs_are_not_started(command: list[str] | str | bytes) -> None:
-    with no_network() as wanted, pytest.raises(OSError, match="network is off"):
+    with no_network() as attempts, pytest.raises(OSError, match="network is off"):
         subprocess.run(command, shell=isinstance(command, str), check=True)
-    assert len(wanted.names) == 1
-    assert "a.invalid" in str(wanted) or command == b"wget"
+    assert len(attempts.names) == 1
+    assert "a.invalid" in str(attempts) or command == b"wget"
 
 
 def test_a_shell_command_is_not_started() -> None:
-    with no_network() as wanted, pytest.raises(OSError, match="network is off"):
+    with no_network() as attempts, pytest.raises(OSError, match="network is off"):
         os.system("true; wget https://a.invalid/x")  # noqa: S605
-    assert str(wanted) == "wget https://a.invalid/x"
+    assert str(attempts) == "wget https://a.invalid/x"
 
 
 def test_other_programs_run() -> None:
-    with no_network() as wanted:
+    with no_network() as attempts:
         subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)
         assert os.system("true") == 0  # noqa: S605
-    assert wanted.names == []
+    assert attempts.names == []
 
 
 def test_retry_loop_is_ended() -> None:
@@ -259,10 +259,10 @@ def test_server_of_an_offline_library_is_reported() -> None:
 
     outer = OSError("could not load it")
     outer.__cause__ = LocalEntryNotFoundError("not in the cache")
-    with no_network() as wanted:
+    with no_network() as attempts:
         assert os.environ["HF_HUB_OFFLINE"] == "1"
-        wanted.note_cause(outer)
-    assert str(wanted) == "huggingface.co"
+        attempts.note_cause(outer)
+    assert str(attempts) == "huggingface.co"
 
 
 def test_network_functions_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:

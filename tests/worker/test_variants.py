@@ -211,9 +211,9 @@ def test_graph_breaks_come_with_reason_and_line(tmp_path: Path) -> None:
             return Branch(), torch.ones(8)
     """
     service = make_service(write_file(tmp_path, "branch.py", code), variant("a", "dynamo:eager"))
-    found = service.measure("a")
-    assert found["graphs"] == 3
-    (branch, times), (printed, _) = found["graph_breaks"]
+    metrics = service.measure("a")
+    assert metrics["graphs"] == 3
+    (branch, times), (printed, _) = metrics["graph_breaks"]
     assert (branch, times) == ("data-dependent branch (branch.py:5)", 1)
     assert printed.endswith("(branch.py:7)")
     assert "\n" not in printed

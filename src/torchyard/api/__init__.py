@@ -8,10 +8,8 @@
 Every name of this package is also an attribute of `torchyard`, which imports it on first use.
 """
 
-from torchyard.api.comparing import compare
-from torchyard.api.measuring import measure
-from torchyard.api.result import Comparison, Measurement
-from torchyard.api.runs import Run, read_run
+from torchyard.api.comparing import compare, measure
+from torchyard.api.result import Comparison, Measurement, Run, read_run
 from torchyard.api.sweeping import Sweep, sweep
 
 __all__ = ["Comparison", "Measurement", "Run", "Sweep", "compare", "measure", "read_run", "sweep"]

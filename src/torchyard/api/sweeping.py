@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.api.result import data_frame, html_result
-from torchyard.api.runs import Run
+from torchyard.api.result import Run, data_frame, html_result
 from torchyard.core.units import format_count
 from torchyard.presentation.safe_text import one_line
 from torchyard.sweep.model import SweepRow, SweepSummary, SweepView

@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from torchyard.bench.launch_templates import LaunchTemplates, ProcessKey, modules_of
-from torchyard.bench.ranks.allocation import allocated_nodes
-from torchyard.bench.ranks.rank_group import RankGroup
+from torchyard.bench.ranks import RankGroup, allocated_nodes
 from torchyard.bench.timeline import EXIT, START, TEMPLATES, Timeline
 from torchyard.core.comparison import Failure
 from torchyard.core.cpu_lists import cpu_list

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from torchyard.bench.durations import (
+from torchyard.bench.time_estimate import (
     LATER_START_SHARE,
     OVERTIME,
     SHORTEST_S,

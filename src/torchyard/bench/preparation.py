@@ -25,7 +25,7 @@ from torchyard.core.study import SCRIPT_SUITE, Variant
 from torchyard.core.units import format_duration
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.presentation.wording import data_wait_text
-from torchyard.process.pauses import paused_s
+from torchyard.process.timing_turn import paused_s
 from torchyard.stats.distributions import median_interval
 from torchyard.worker.bench.backend_names import uses_inductor
 

@@ -1,21 +1,31 @@
-"""Complete a request to a `Study`: defaults, names, and fully specified variants and workloads."""
+"""Complete a request to a `Study`: defaults, names, and fully specified variants and workloads.
+
+Variants and workloads are checked together: ranks and their wrappers, and user files, which are parsed
+and not imported. Names that only running a file shows (`from x import *`, `globals()`, ...) are left to
+the worker.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
+import symtable
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import decode_source
 from pathlib import Path
+from typing import Final
 
-from torchyard.bench.ranks.rank_check import check_ranks
 from torchyard.bench.request import Request, SpecText, WorkloadChoice
-from torchyard.bench.user_file_check import check_user_file
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
 from torchyard.bench.workload_text import choose_file, expand
+from torchyard.core.records import nearest_hint
 from torchyard.core.short_names import short_texts
 from torchyard.core.study import (
     DEFAULT_NAME,
     FILE_SUITE,
+    SCRIPT_SUITE,
     Budget,
     MeasureSettings,
     Study,
@@ -26,6 +36,8 @@ from torchyard.core.study import (
 )
 from torchyard.core.variant_parts import DEFAULT_TARGET, check_device, check_names
 from torchyard.errors import NothingToDo, UsageError
+from torchyard.files.safe_reading import read_document
+from torchyard.worker.bench import options
 from torchyard.worker.bench.backend_names import is_user_function
 
 
@@ -207,3 +219,133 @@ def _budget(request: Request) -> Budget:
             )
         budget = replace(budget, min_launches=budget.max_launches)
     return budget
+
+
+_WRAPPERS = " or ".join(options.WRAPPERS)
+
+
+def check_ranks(variants: Sequence[Variant], workloads: Sequence[Workload]) -> None:
+    """Raise UsageError for a wrapper without ranks, and for ranks without a wrapper in training."""
+    same = [variant for variant in variants if dict(variant.options).get(options.SAME_BATCH)]
+    if same and len(same) < len(variants):
+        raise UsageError(
+            f"the variant {same[0].name!r} has {options.SAME_BATCH}, and others do not",
+            why="variants with one batch per rank do more work in an iteration",
+            hint=f"give all variants {options.SAME_BATCH}, or none",
+        )
+    for variant in variants:
+        wrappers = options.wrappers_of(dict(variant.options))
+        if len(wrappers) > 1:
+            raise UsageError(
+                f"the variant {variant.name!r} has {' and '.join(wrappers)}",
+                hint="keep one; write two variants as two candidates",
+            )
+        for workload in workloads:
+            _check(variant, workload, wrappers)
+
+
+def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> None:
+    if workload.ranks % workload.nodes:
+        raise UsageError(
+            f"{workload.ranks} ranks cannot be spread evenly over {workload.nodes} nodes",
+            hint=f"use --ranks {workload.nodes * max(1, round(workload.ranks / workload.nodes))}",
+        )
+    if workload.ranks == 1:
+        if wrappers or dict(variant.options).get(options.SAME_BATCH):
+            raise UsageError(
+                f"the variant {variant.name!r} needs several ranks",
+                why=f"{workload.label} has one process",
+                hint="add --ranks 2",
+            )
+        return
+    refusals = {
+        f"the mode {workload.mode}": workload.mode not in ("inference", "training"),
+        "several instances": variant.environment.instances > 1,
+        "several Python files": bool(variant.file),
+        "a script": workload.suite == SCRIPT_SUITE,
+    }
+    for what, given in refusals.items():
+        if given:
+            raise UsageError(
+                f"{workload.label}: {what} cannot be combined with several ranks",
+                hint="use one rank, or inference or training",
+            )
+    if wrappers and workload.mode != "training":
+        raise UsageError(
+            f"the variant {variant.name!r} supports training only",
+            hint=f"add --mode training, or remove {wrappers[0]}",
+        )
+    if workload.mode == "training" and not wrappers and not is_user_function(variant.backend):
+        raise UsageError(
+            f"the variant {variant.name!r} does not combine the gradients of {workload.ranks} ranks",
+            why=f"it has neither {_WRAPPERS} nor a function of the user",
+            hint="write --baseline ddp --candidate inductor+ddp, or FILE.py:FUNCTION",
+        )
+
+
+_DYNAMIC_NAMES: Final = frozenset({"globals", "locals", "vars", "exec", "eval", "setattr"})
+_DYNAMIC_ATTRIBUTES: Final = frozenset({"modules", "__dict__"})
+
+
+def check_user_file(path: Path, name: str, *, where: str, same_python: bool) -> None:
+    """Raise UsageError if the file is unusable or does not bind `name`; an empty name is not checked.
+
+    `same_python` says that a target has this Python. The syntax of another Python may be newer, so
+    that a file which cannot be parsed here is left to the worker.
+    """
+    try:
+        source = read_document(path)
+    except OSError as error:
+        raise UsageError(
+            f"{where}: {path} cannot be read",
+            why=error.strerror or str(error),
+            hint="give a Python file that you may read",
+        ) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            text = decode_source(source)
+            tree = ast.parse(text, str(path))
+            compile(tree, str(path), "exec", dont_inherit=True)
+            bound_names = _bound_names(tree, symtable.symtable(text, str(path), "exec"))
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes, encoding
+        if not same_python:
+            return
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"{where}: {path} has a syntax error" + (f" in line {line}" if line else ""),
+            why=message,
+            hint="fix the file; `python FILE.py` shows the position",
+        ) from error
+    except (RecursionError, MemoryError):
+        return
+    if name and bound_names is not None and name not in bound_names:
+        public = [each for each in bound_names if not each.startswith("_")]
+        defined = [each for each in public if not bound_names[each]]
+        raise UsageError(
+            f"{where}: {path} has no function or class {name!r}",
+            hint=nearest_hint(name, defined or public),
+        )
+
+
+def _bound_names(tree: ast.Module, table: symtable.SymbolTable) -> dict[str, bool] | None:
+    """Return the names bound at module level, and whether each is imported.
+
+    None if only running the file shows them.
+    """
+    names = {
+        symbol.get_name(): symbol.is_imported()
+        for symbol in table.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported()
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names.update(dict.fromkeys(node.names, False))
+        elif (
+            (isinstance(node, ast.ImportFrom) and node.names[0].name == "*")
+            or (isinstance(node, ast.Name) and node.id in _DYNAMIC_NAMES)
+            or (isinstance(node, ast.Attribute) and node.attr in _DYNAMIC_ATTRIBUTES)
+        ):
+            return None
+    return None if "__getattr__" in names else names

@@ -125,11 +125,11 @@ def _devices_with_file(target: Target, device: str, file: str) -> list[str]:
 
 def check_seen(device: str, facts: Mapping[str, Any]) -> None:
     """Raise UsageError unless the handshake `facts` of a worker list the device."""
-    seen = [str(one) for one in facts.get("devices") or ()]
-    if indexed_device(device) not in {text.partition(" ")[0] for text in seen}:
+    devices = [str(one) for one in facts.get("devices") or ()]
+    if indexed_device(device) not in {text.partition(" ")[0] for text in devices}:
         raise UsageError(
             f"--device: {device!r} is not visible to the target",
-            why=f"it sees: {', '.join(seen) or 'nothing'}",
+            why=f"it sees: {', '.join(devices) or 'nothing'}",
             hint="use one of these devices, a target whose torch supports the device, or another "
             "CUDA_VISIBLE_DEVICES",
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from torchyard.process.pauses import pauses
+from torchyard.process.timing_turn import pauses
 
 TIMED: Final = "timed blocks"
 COMPILATION: Final = "compilation"

@@ -111,13 +111,13 @@ def _execute(
 
 def _watch(agent: socket.socket, pid: int) -> dict[str, int]:
     """Pass signals on until the worker ends or the controller is gone; return the report."""
-    ended = ExitWatch(pid)
+    exit_watch = ExitWatch(pid)
     poll = select.poll()
     poll.register(agent, select.POLLIN)
-    poll.register(ended, select.POLLIN)
+    poll.register(exit_watch, select.POLLIN)
     while True:
         poll.poll()
-        ending = ended.ending()
+        ending = exit_watch.ending()
         if ending is not None:
             if ending.signal_number is not None:
                 return {"signal": ending.signal_number}

@@ -113,17 +113,17 @@ def start_on_node(
         # The agent must not carry the mark of a launch of this node.
         on_failure.callback(process.wait)
         on_failure.callback(kill_tree, process.pid, new_launch_mark())
-        ended = ExitWatch(process.pid)
-        on_failure.callback(ended.close)
+        exit_watch = ExitWatch(process.pid)
+        on_failure.callback(exit_watch.close)
         meeting = f"{listener.getsockname()[1]} {secret}"
         trampoline.execute(
             plan_of(_command(srun, node.name), {**os.environ, MEETING_VARIABLE: meeting}),
             limit_s=spec.start_limit_s,
         )
         try:
-            connections = _accept(listener, secret, ended, limit_s=spec.start_limit_s)
+            connections = _accept(listener, secret, exit_watch, limit_s=spec.start_limit_s)
         except TimeoutError as error:
-            ended.wait(1.0)
+            exit_watch.wait(1.0)
             on_failure.close()  # completes the log
             raise WorkerFailure(
                 f"{spec.name}: cannot be started on the node {node.name}",
@@ -144,7 +144,7 @@ def start_on_node(
         pipes=RequestPipes(read_fd=fd, write_fd=os.dup(fd)),
         log=log,
         agent=agent,
-        ended=ended,
+        ended=exit_watch,
         controller_address=address,
     )
 

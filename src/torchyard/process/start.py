@@ -39,10 +39,9 @@ from typing import Final, Protocol, Self
 import torchyard.worker
 from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
-from torchyard.process.affinity import confined
 from torchyard.process.ending import ExitWatch, RelayedExit, WorkerFailure
 from torchyard.process.programs import capture
-from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, controller_mark
+from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, confined, controller_mark
 from torchyard.process.worker_io import OutputLog, RequestPipes
 
 _CACHE_ARCHITECTURES: Final = {"x86_64": "x86-64", "aarch64": "AArch64"}

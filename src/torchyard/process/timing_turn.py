@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from torchyard.core.cpu_lists import cpus_of_list
-from torchyard.process.pauses import paused_s, take_turns
 from torchyard.worker.device_turn import GATE, USERS, user_file
 
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
@@ -162,16 +161,16 @@ class TimingTurn:
         """Pause the workers of this process whenever another cell waits to be timed."""
         from torchyard.process.worker_process import all_paused  # others need only the constants
 
-        ended = self._end_of_preparation
-        while not ended.wait(_POLL_S):
+        preparation_done = self._end_of_preparation
+        while not preparation_done.wait(_POLL_S):
             if _nobody_holds(waiting):
                 continue
             began_s = time.monotonic()
             with all_paused():
                 fcntl.flock(machine, fcntl.LOCK_UN)
-                while not ended.wait(_POLL_S) and not _nobody_holds(waiting):
+                while not preparation_done.wait(_POLL_S) and not _nobody_holds(waiting):
                     pass
-                if not ended.is_set():
+                if not preparation_done.is_set():
                     fcntl.flock(machine, fcntl.LOCK_SH)
             self._waited_s += time.monotonic() - began_s
 
@@ -257,9 +256,9 @@ class ReservedCoresTurn(TimingTurn):
         """Pause workers that use the device while another cell is timed, unless they soon stop using it."""
         from torchyard.process.worker_process import some_paused
 
-        ended = self._end_of_preparation
+        preparation_done = self._end_of_preparation
         held_since_s = math.inf
-        while not ended.wait(_POLL_S):
+        while not preparation_done.wait(_POLL_S):
             if not self._gate_is_held():
                 held_since_s = math.inf
                 continue
@@ -267,7 +266,7 @@ class ReservedCoresTurn(TimingTurn):
             if time.monotonic() - held_since_s < _GRACE_S:
                 continue
             with some_paused(self._uses_device):
-                while not ended.wait(_POLL_S) and self._gate_is_held():
+                while not preparation_done.wait(_POLL_S) and self._gate_is_held():
                     pass
             held_since_s = math.inf
 
@@ -311,3 +310,42 @@ def _nobody_holds(lock: int) -> bool:
 
 def _opened(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+_spans: list[tuple[float, float]] = []
+_turn_folder = ""
+
+
+def take_turns(folder: Path | None) -> None:
+    """Make all workers take turns on the device in this folder; None: they may use it at any time."""
+    global _turn_folder  # noqa: PLW0603  # of the process, like its workers
+    _turn_folder = "" if folder is None else str(folder)
+
+
+def turn_fields() -> dict[str, str]:
+    """Return the fields of a request that make a worker take turns (`worker/device_turn.py`)."""
+    return {"turn": _turn_folder} if _turn_folder else {}
+
+
+def record_pause(start_s: float, end_s: float) -> None:
+    """Record a pause."""
+    _spans.append((start_s, end_s))
+
+
+def record_waits(waits: object) -> None:
+    """Record the waits that an answer of a worker reports; anything else in it is ignored."""
+    for wait in waits if isinstance(waits, list) else ():
+        match wait:
+            case [int() | float() as start_s, int() | float() as end_s]:
+                record_pause(float(start_s), float(end_s))
+
+
+def pauses(start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """Return the pauses between these moments."""
+    spans = [(max(start_s, start), min(end_s, end)) for start, end in _spans]
+    return [(start, end) for start, end in spans if start < end]
+
+
+def paused_s(start_s: float, end_s: float) -> float:
+    """Return the duration of the pauses between these moments."""
+    return sum(end - start for start, end in pauses(start_s, end_s))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from torchyard.core.units import format_bytes
-from torchyard.process.affinity import move_processes
 from torchyard.process.ending import (
     FAILURE_KINDS,
     FailureKind,
@@ -29,7 +28,6 @@ from torchyard.process.ending import (
     oom_kill_counts,
 )
 from torchyard.process.nodes import NodePlace, start_on_node
-from torchyard.process.pauses import record_pause, record_waits, turn_fields
 from torchyard.process.start import (
     LaunchSpec,
     PreparedLaunch,
@@ -39,9 +37,11 @@ from torchyard.process.start import (
     prepare,
     start_target,
 )
+from torchyard.process.timing_turn import record_pause, record_waits, turn_fields
 from torchyard.process.tree import (
     TreeMemory,
     kill_tree,
+    move_processes,
     new_launch_mark,
     processes_of_launch,
     wait_until_stopped,

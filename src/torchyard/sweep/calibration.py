@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.bench.durations import Range, measuring_s
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import FIRST_WARM_UP_LIMIT_S
+from torchyard.bench.time_estimate import Range, measuring_s
 from torchyard.core.comparison import Failure
 from torchyard.core.records import encode
 from torchyard.core.study import Variant, Workload

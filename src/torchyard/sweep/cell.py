@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from torchyard.bench.batch_search import with_largest_batches
-from torchyard.bench.batch_sizes import BatchTry
+from torchyard.bench.batch_search import BatchTry, with_largest_batches
 from torchyard.bench.bench_run import run_bench
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Event, Listener, ignore_events

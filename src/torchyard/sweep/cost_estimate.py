@@ -1,6 +1,6 @@
 """Estimate the time, disk and memory of a sweep as ranges, each with its source.
 
-Recorded runs on this machine (`bench.earlier_runs`) have priority, then a calibration; without
+Recorded runs on this machine (`bench.time_estimate`) have priority, then a calibration; without
 either, only the bound set by the budget is given. Read-only.
 """
 
@@ -13,16 +13,17 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
-from torchyard.bench.durations import Range, measuring_s
-from torchyard.bench.earlier_runs import (
+from torchyard.bench.target_checks import inspect_target
+from torchyard.bench.time_estimate import (
     CONTROLLER_S,
     EarlierRun,
+    Range,
     earlier_runs,
     machine_of_workloads,
+    measuring_s,
 )
-from torchyard.bench.target_checks import inspect_target
 from torchyard.core.study import Study
-from torchyard.machine.limits import read_limits
+from torchyard.machine.facts.isolation import read_limits
 from torchyard.process.ending import WorkerFailure
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter
@@ -131,8 +132,8 @@ class SweepEstimate:
 
         A cell without a recorded run counts with the mean of the others.
         """
-        known = self.first_launch_s().values()
-        return sum(known) / len(known) * len(self.cells) if known else None
+        launch_times = self.first_launch_s().values()
+        return sum(launch_times) / len(launch_times) * len(self.cells) if launch_times else None
 
     def too_large(self) -> list[CellEstimate]:
         """Return the cells whose worker needs more memory than allowed or available."""

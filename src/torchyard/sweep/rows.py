@@ -203,8 +203,8 @@ def row_without_result(
     """
     _, precision, baseline, candidate = names
     workload: Workload = status.cell.study.workloads[0]
-    ended = [attempt for attempt in status.attempts if attempt.outcome is not None]
-    last = ended[-1] if ended else None
+    ended_attempts = [attempt for attempt in status.attempts if attempt.outcome is not None]
+    last = ended_attempts[-1] if ended_attempts else None
     failed = status.state == "failed"
     end: End = "not-finished"
     if failed and last is not None and last.outcome is not None:

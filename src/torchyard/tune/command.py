@@ -33,8 +33,7 @@ from torchyard.errors import Untrustworthy, UsageError
 if TYPE_CHECKING:
     from torchyard.bench.request import WorkloadChoice
     from torchyard.core.study import Study
-    from torchyard.tune.folder import RaceFolder
-    from torchyard.tune.model import Race
+    from torchyard.tune.model import Race, RaceFolder
     from torchyard.tune.round_times import RoundTimes
 
 
@@ -144,7 +143,7 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     from torchyard.cli.invoke import INTERRUPTED
     from torchyard.core.study import Study
     from torchyard.results.directory import new_run_folder
-    from torchyard.tune.folder import RaceFolder, races_home
+    from torchyard.tune.model import RaceFolder, races_home
     from torchyard.tune.report import race_text, space_text
     from torchyard.tune.round_times import RoundTimes
 
@@ -183,7 +182,7 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
 
 def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | None, Race]:
     """Return a new race, or a stored one to resume with its folder."""
-    from torchyard.tune.folder import RaceFolder, read_race
+    from torchyard.tune.model import RaceFolder, read_race
     from torchyard.tune.space import plan_race, with_budget
 
     if options["resume"] is not None:
@@ -253,7 +252,7 @@ def _seconds(text: str) -> float:
 def _with_likely_winners_first(race: Race) -> Race:
     """Order the choices by what earlier races and runs show."""
     from torchyard.results.commands.options import fresh_store
-    from torchyard.tune.folder import known_speedups, ordered_choices, races_home
+    from torchyard.tune.model import known_speedups, ordered_choices, races_home
 
     with fresh_store() as store:
         speedups = known_speedups(race, races=races_home(), store=store)

@@ -17,8 +17,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, Share, Stage, Standing
+from torchyard.tune.model import (
+    STAGE_LABELS,
+    Choice,
+    Contender,
+    Race,
+    RaceFolder,
+    Share,
+    Stage,
+    Standing,
+)
 from torchyard.tune.race_rounds import (
     LOOSE_ALPHA,
     ROUND_SIZE,

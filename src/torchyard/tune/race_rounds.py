@@ -30,8 +30,7 @@ from torchyard.results.run_reader import Run, read_run
 from torchyard.stats.distributions import two_sided_critical, two_sided_p
 from torchyard.stats.launches import SD_FLOOR, launch_effects, pair_floor
 from torchyard.stats.pairs import pair_blocks
-from torchyard.tune.folder import RaceFolder
-from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, RaceRound, Stage
+from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, RaceFolder, RaceRound, Stage
 
 STOPPED_NOTE: Final = "stopped early: the time budget of the race was used up"
 SECONDS_PER_CONTENDER: Final = 0.6

@@ -43,45 +43,43 @@ def space_text(race: Race) -> str:
 
 def verdict_line(race: Race) -> str:
     """Return the result in one sentence: the winner with its speedup, or why there is none."""
-    done = race.confirmed
+    confirmed = race.confirmed
     if race.state != "finished":
         return f"the race is not finished: {len(race.heats)} rounds completed"
-    if race.winner is not None and done is not None and done.speedup is not None:
+    if race.winner is not None and confirmed is not None and confirmed.speedup is not None:
         times = ""
         if race.default_ns is not None and race.winner_ns is not None:
             times = f", {_pace(race, race.default_ns)} to {_pace(race, race.winner_ns)}"
         what = "speed" if race.goal == "latency" else "throughput"
         text = (
-            f"winner: {race.winner.name}, {done.speedup:.3f}x {_interval(done.interval)} the "
-            f"{what} of the default on {done.launches} new launches{times}"
+            f"winner: {race.winner.name}, {confirmed.speedup:.3f}x {_interval(confirmed.interval)} the "
+            f"{what} of the default on {confirmed.launches} new launches{times}"
         )
         if race.winner.changes_results:
-            text += "\n" + _changed(done)
+            text += "\n" + _changed(confirmed)
         return text
-    if done is None and race.proposed is not None:
+    if confirmed is None and race.proposed is not None:
         return (
             f"no recommendation: the time budget did not suffice to confirm {race.proposed.name}\n"
             "resume with: torchyard tune --resume FOLDER --budget DURATION"
         )
-    if done is None and (race.undecided or race.untried):
+    if confirmed is None and (race.undecided or race.untried):
         return (
             "no recommendation: no setting is significantly faster so far\n"
             "resume with: torchyard tune --resume FOLDER --budget DURATION"
         )
-    if done is None:
+    if confirmed is None:
         return "the default is best: no setting is faster"
-    if done.untrusted:
+    if confirmed.untrusted:
         return (
-            f"no recommendation: the confirmation of {done.contender} is untrusted: "
-            f"{one_line(done.untrusted)}"
+            f"no recommendation: the confirmation of {confirmed.contender} is untrusted: "
+            f"{one_line(confirmed.untrusted)}"
         )
     speedup = ""
-    if done.speedup is not None:
-        speedup = (
-            f": {done.speedup:.3f}x {_interval(done.interval)} on {done.launches} new launches"
-        )
-    why = f" ({done.why})" if done.why else ""
-    return f"the default is best: {done.contender} is not significantly faster{speedup}{why}"
+    if confirmed.speedup is not None:
+        speedup = f": {confirmed.speedup:.3f}x {_interval(confirmed.interval)} on {confirmed.launches} new launches"
+    why = f" ({confirmed.why})" if confirmed.why else ""
+    return f"the default is best: {confirmed.contender} is not significantly faster{speedup}{why}"
 
 
 def _pace(race: Race, iteration_ns: float) -> str:
@@ -271,23 +269,23 @@ def standings_spec(race: Race) -> dict[str, Any]:
         for one in last_standings(race)
         if one.speedup is not None and math.isfinite(one.speedup)
     ]
-    done = race.confirmed
-    if done is not None and done.speedup is not None and done.interval is not None:
+    confirmed = race.confirmed
+    if confirmed is not None and confirmed.speedup is not None and confirmed.interval is not None:
         rows.append(
             {
-                "contender": f"{done.contender} (confirmation)",
-                "speedup": done.speedup,
-                "low": done.interval.low,
-                "high": done.interval.high,
-                "kind": _UNTRUSTED if done.untrusted else "confirmation",
+                "contender": f"{confirmed.contender} (confirmation)",
+                "speedup": confirmed.speedup,
+                "low": confirmed.interval.low,
+                "high": confirmed.interval.high,
+                "kind": _UNTRUSTED if confirmed.untrusted else "confirmation",
             }
         )
     rows.sort(key=lambda row: -float(str(row["speedup"])))
     # Intervals from few launches can be very wide: they are clipped to the range of the speedups. The
     # interval of the confirmation is shown in full.
     seen = [1.0, *(float(str(row["speedup"])) for row in rows)]
-    if done is not None and done.interval is not None:
-        seen += [done.interval.low, done.interval.high]
+    if confirmed is not None and confirmed.interval is not None:
+        seen += [confirmed.interval.low, confirmed.interval.high]
     low, high = min(seen) * 0.95, max(seen) * 1.05
     for row in rows:
         row["low"], row["high"] = (

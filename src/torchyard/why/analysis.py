@@ -14,8 +14,7 @@ from torchyard.core.roofline import MachinePeak, attainment_of
 from torchyard.core.study import Study, Variant
 from torchyard.errors import NothingToDo
 from torchyard.why.attribution import attribute
-from torchyard.why.measurement import AttributionSession, Measurement
-from torchyard.why.memory import memory_sites
+from torchyard.why.measurement import AttributionSession, Measurement, memory_sites
 from torchyard.why.model import Attribution, CompilePhase, Part, Work
 from torchyard.why.software import library_links, software_differences
 
@@ -61,8 +60,12 @@ def explain_comparison(
         on_launch=on_launch,
     )
     session.run()
-    done = len({one.launch for one in session.measurement.rounds})
-    notes = [f"{done} of {launches} launches: the time is used up"] if done < launches else []
+    launches_done = len({one.launch for one in session.measurement.rounds})
+    notes = (
+        [f"{launches_done} of {launches} launches: the time is used up"]
+        if launches_done < launches
+        else []
+    )
     result = attribution_of(row, baseline, candidate, session.measurement, notes=notes)
     keep(result)
     return result

@@ -20,7 +20,7 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from torchyard.core.study import Workload
-from torchyard.stats.differences import estimate_difference
+from torchyard.stats.launch_model import estimate_difference
 from torchyard.stats.pairs import DIRTY_SHARE_LIMIT
 from torchyard.stats.suite import benjamini_hochberg
 from torchyard.why.alignment import UNATTRIBUTED, Groups, Key, align
@@ -310,12 +310,12 @@ def _work(
         if row.moved_bytes and groups.group_of(row) == key
     ]
     generated = {source for row in rows for source in row.sources}
-    known = [work[one] for one in sources if one in work]
+    work_of_sources = [work[one] for one in sources if one in work]
     moved_bytes = sum(row.calls * row.moved_bytes for row in rows) / max(1, len(side))
     moved_bytes += sum(
         work[one].moved_bytes for one in sources if one in work and one not in generated
     )
-    flops = sum(one.flops for one in known)
+    flops = sum(one.flops for one in work_of_sources)
     return Work(flops=flops, moved_bytes=moved_bytes) if flops or moved_bytes else None
 
 

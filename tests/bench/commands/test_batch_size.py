@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call, program
-from torchyard.bench.batch_search import LARGEST_TRIED
-from torchyard.bench.batch_sizes import (
+from torchyard.bench.batch_search import (
+    LARGEST_TRIED,
     BatchSearch,
     BatchTry,
     result_lines,
@@ -122,38 +122,40 @@ def test_the_limit_in_the_help_is_that_of_the_search() -> None:
     ],
 )
 def test_wrong_use(capsys: Capture, arguments: list[str], says: str) -> None:
-    ended = call(capsys, "batch-size", *arguments)
-    assert ended.code == 2
-    assert says in ended.err
-    assert "hint:" in ended.err
+    completed = call(capsys, "batch-size", *arguments)
+    assert completed.code == 2
+    assert says in completed.err
+    assert "hint:" in completed.err
 
 
 def test_a_bench_announces_the_search(capsys: Capture) -> None:
-    ended = call(capsys, "bench", "--only", "models/gpt", "--batch-size", "largest", "--dry-run")
-    assert ended.code == 0
-    assert "the largest batch size of each workload would be searched for first" in ended.err
-    ended = call(capsys, "bench", "--only", "models/gpt", "--batch-size", "huge", "--dry-run")
-    assert ended.code == 2
-    assert "--batch-size: 'huge' is not a whole number" in ended.err
+    completed = call(
+        capsys, "bench", "--only", "models/gpt", "--batch-size", "largest", "--dry-run"
+    )
+    assert completed.code == 0
+    assert "the largest batch size of each workload would be searched for first" in completed.err
+    completed = call(capsys, "bench", "--only", "models/gpt", "--batch-size", "huge", "--dry-run")
+    assert completed.code == 2
+    assert "--batch-size: 'huge' is not a whole number" in completed.err
 
 
 @pytest.mark.torch
 def test_a_real_search(tmp_path: Path) -> None:
     """Progress is talk on stderr, the answer is data on stdout."""
     arguments = ["kernels/layered-mlp:layers=2", "--backend", "eager", "--largest", "1"]
-    ended = program("batch-size", *arguments, "--json", cwd=tmp_path)
-    assert ended.code == 0, ended.err
-    document = json.loads(ended.out)
+    completed = program("batch-size", *arguments, "--json", cwd=tmp_path)
+    assert completed.code == 0, completed.err
+    document = json.loads(completed.out)
     assert (document["schema"], document["batch_size"], document["variants"]) == (1, 1, ["eager"])
     assert document["tries"][0]["used_bytes"] > 100 * MIB
-    assert "batch size 1, eager:" in ended.err
+    assert "batch size 1, eager:" in completed.err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.torch
 def test_nothing_fits(tmp_path: Path) -> None:
     arguments = ["kernels/layered-mlp", "--backend", "eager", "--memory-limit", "64MiB", "--quiet"]
-    ended = program("batch-size", *arguments, cwd=tmp_path)
-    assert ended.code == 5
-    assert ended.out.rstrip().endswith("a batch size of 1 does not fit")
-    assert "out-of-memory" in ended.out or "above its memory limit" in ended.out
+    completed = program("batch-size", *arguments, cwd=tmp_path)
+    assert completed.code == 5
+    assert completed.out.rstrip().endswith("a batch size of 1 does not fit")
+    assert "out-of-memory" in completed.out or "above its memory limit" in completed.out

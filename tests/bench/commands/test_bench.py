@@ -207,10 +207,10 @@ def test_several_files_are_variants_of_one_workload(
 def test_several_files_exclude_other_variants(
     capsys: Capture, two_files: Path, arguments: list[str], error: str
 ) -> None:
-    ended = call(capsys, "bench", *arguments)
-    assert ended.code == 2
-    assert ended.err.startswith("error: " + error.format(two_files))
-    assert "hint: " in ended.err
+    completed = call(capsys, "bench", *arguments)
+    assert completed.code == 2
+    assert completed.err.startswith("error: " + error.format(two_files))
+    assert "hint: " in completed.err
 
 
 @pytest.mark.parametrize(
@@ -295,26 +295,26 @@ def test_options_win_over_the_file_and_leave_the_rest(
 def test_every_invalid_input_is_named(
     capsys: Capture, options: list[str], code: int, what: str
 ) -> None:
-    ended = call(capsys, "bench", "--dry-run", *options)
-    assert ended.code == code
-    assert what in ended.err.splitlines()[0]
-    assert ended.out == ""
+    completed = call(capsys, "bench", "--dry-run", *options)
+    assert completed.code == code
+    assert what in completed.err.splitlines()[0]
+    assert completed.out == ""
     if code == 2:
-        assert "  hint: " in ended.err
+        assert "  hint: " in completed.err
 
 
 def test_checks_before_the_work_starts(capsys: Capture, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    ended = call(capsys, "bench", "--only", "gpt", "--html", str(blocked / "report.html"))
-    assert (ended.code, "--html:" in ended.err) == (2, True)
-    ended = call(capsys, "bench", "--only", "gpt", "--replace")
-    assert (ended.code, "--replace has no effect" in ended.err) == (2, True)
+    completed = call(capsys, "bench", "--only", "gpt", "--html", str(blocked / "report.html"))
+    assert (completed.code, "--html:" in completed.err) == (2, True)
+    completed = call(capsys, "bench", "--only", "gpt", "--replace")
+    assert (completed.code, "--replace has no effect" in completed.err) == (2, True)
     full = tmp_path / "full"
     full.mkdir()
     (full / "precious.txt").touch()
-    ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(full), "--replace")
-    assert (ended.code, "was not deleted" in ended.err) == (2, True)
+    completed = call(capsys, "bench", "--only", "gpt", "--run-dir", str(full), "--replace")
+    assert (completed.code, "was not deleted" in completed.err) == (2, True)
     assert (full / "precious.txt").exists()
 
 
@@ -340,22 +340,22 @@ def test_the_last_line_is_the_answer(
     monkeypatch.setattr(BenchSession, "run", end)
     monkeypatch.setattr("torchyard.bench.target_checks.check_devices", lambda _: {})
     # WHEN the command shows it
-    ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(tmp_path / "run"), *options)
+    completed = call(capsys, "bench", "--only", "gpt", "--run-dir", str(tmp_path / "run"), *options)
     # THEN the answer is the last line, for people only
-    assert ended.code == code
+    assert completed.code == code
     answer = "inductor is faster than eager on kernels/matmul inference size=1000: speedup 1.352x"
-    assert ended.out.splitlines()[-1].startswith(answer) is answered
-    assert (answer in ended.out) is answered
+    assert completed.out.splitlines()[-1].startswith(answer) is answered
+    assert (answer in completed.out) is answered
 
 
 def test_the_plan_says_everything_in_words(
     capsys: Capture, study_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
-    ended = call(capsys, "bench", study_file, "--dry-run", "--preload", "tc=libtc.so",
+    completed = call(capsys, "bench", study_file, "--dry-run", "--preload", "tc=libtc.so",
                  "--candidate", "aot_eager+tc", "--memory-limit", "1GiB")  # fmt: skip
-    assert ended.err.startswith("plan: 1 workload, about 48 s")
-    assert ended.out == (
+    assert completed.err.startswith("plan: 1 workload, about 48 s")
+    assert completed.out == (
         f"study from-file\n\n"
         f"baseline\n  eager+float16+default: eager, float16, target here ({sys.executable})\n"
         f"candidates\n  aot_eager+float16+tc: aot_eager, float16, target here ({sys.executable})\n"
@@ -376,18 +376,18 @@ def test_the_plan_says_everything_in_words(
 
 def test_the_plan_names_the_options_of_a_variant(capsys: Capture) -> None:
     spec = "inductor+dynamic+inductor.freezing=true+threads=1"
-    ended = call(capsys, "bench", "--dry-run", "--only", "kernels/mlp", "--candidate", spec)
-    assert ended.code == 0
-    assert "    options dynamic+inductor.freezing=true\n" in ended.out
-    assert "    environment threads=1\n    threads 1\n" in ended.out
+    completed = call(capsys, "bench", "--dry-run", "--only", "kernels/mlp", "--candidate", spec)
+    assert completed.code == 0
+    assert "    options dynamic+inductor.freezing=true\n" in completed.out
+    assert "    environment threads=1\n    threads 1\n" in completed.out
 
 
 def test_a_relative_study_file_from_another_folder(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "mine.py").touch()
     (tmp_path / "sub" / "study.toml").write_text('[[workloads]]\nname = "mine.py"\n')
-    ended = program("bench", "sub/study.toml", "--dry-run", cwd=tmp_path)
-    assert f"\n  mine.py inference ({tmp_path}/sub/mine.py)\n" in ended.out
+    completed = program("bench", "sub/study.toml", "--dry-run", cwd=tmp_path)
+    assert f"\n  mine.py inference ({tmp_path}/sub/mine.py)\n" in completed.out
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)

@@ -61,15 +61,15 @@ def test_the_exit_code_follows_the_rows(rows: list[Comparison], code: int) -> No
 
 
 def test_the_last_record_of_a_comparison_is_kept() -> None:
-    heard = ComparisonCollector()
+    collector = ComparisonCollector()
     for made in (row(Verdict.FASTER), row(Verdict.SAME, candidate="b"), row(Verdict.UNDECIDED)):
-        heard.listen(Event(kind="comparison", text="", comparison=made))
-    assert [made.verdict for made in heard.comparisons] == [Verdict.UNDECIDED, Verdict.SAME]
+        collector.listen(Event(kind="comparison", text="", comparison=made))
+    assert [made.verdict for made in collector.comparisons] == [Verdict.UNDECIDED, Verdict.SAME]
 
 
 def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    heard = ComparisonCollector()
-    with show_progress(heard, quiet=False) as listener:
+    collector = ComparisonCollector()
+    with show_progress(collector, quiet=False) as listener:
         listener(Event(kind="run", text="starting", fraction=0.0))
         listener(Event(kind="launch", text="launch 1", workload="models/gpt", fraction=0.25))
         listener(Event(kind="warning", text="clock\x1b[2J fell", workload="models/gpt"))
@@ -83,15 +83,15 @@ def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "[ 25%   0:00] warning: models/gpt: clock�[2J fell",
         "[ 50%   0:00] faster",
     ]
-    assert len(heard.comparisons) == 1
+    assert len(collector.comparisons) == 1
 
 
 def test_quiet_shows_nothing_and_still_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    heard = ComparisonCollector()
-    with show_progress(heard, quiet=True) as listener:
+    collector = ComparisonCollector()
+    with show_progress(collector, quiet=True) as listener:
         listener(Event(kind="comparison", text="faster", comparison=row(Verdict.FASTER)))
     assert capsys.readouterr() == ("", "")
-    assert len(heard.comparisons) == 1
+    assert len(collector.comparisons) == 1
 
 
 def test_a_terminal_gets_a_bar_with_times() -> None:
@@ -139,15 +139,15 @@ def test_a_run_from_options_to_report(tmp_path: Path) -> None:
     arguments = ["bench", "--only", "kernels/matmul:size=64", "--candidate", "eager"]
     arguments += ["--time", "2s", "--launches", "2", "--run-dir", str(tmp_path / "run")]
     # WHEN it is run with every kind of output
-    ended = program(*arguments, "--json", "--html", "r.html", "--csv", "r.csv", cwd=tmp_path)
+    completed = program(*arguments, "--json", "--html", "r.html", "--csv", "r.csv", cwd=tmp_path)
     # THEN stdout is one JSON object, stderr says where the run is, and the files are there
-    assert ended.code in {0, 6}, ended.err
-    document = json.loads(ended.out)
+    assert completed.code in {0, 6}, completed.err
+    document = json.loads(completed.out)
     (made,) = document["comparisons"]
     assert made["candidate"] == "eager-again"
-    assert ended.err.startswith("plan: 1 workload, ")
+    assert completed.err.startswith("plan: 1 workload, ")
     assert document["run"]["time_estimate"]["workloads"] == 1
-    assert f"run folder: {tmp_path / 'run'}" in ended.err
+    assert f"run folder: {tmp_path / 'run'}" in completed.err
     assert (tmp_path / "r.html").stat().st_size > 1000
     assert (tmp_path / "r.csv").read_text().count("\n") == 2
     # AND the folder is not taken twice without being asked
@@ -172,10 +172,10 @@ def test_an_interpreter_without_torch_is_reported(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
     )
-    ended = program("target", str(tmp_path / "bare"))
-    assert ended.code in {4, 5}
-    assert "torch" in ended.err
-    assert "Traceback" not in ended.err
+    completed = program("target", str(tmp_path / "bare"))
+    assert completed.code in {4, 5}
+    assert "torch" in completed.err
+    assert "Traceback" not in completed.err
 
 
 @pytest.mark.torch

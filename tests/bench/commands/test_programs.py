@@ -25,9 +25,9 @@ def commands(*texts: str) -> list[str]:
 def test_a_slower_program(capsys: Capture, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = ["--time", "1s", "--launches", "5", "--run-dir", str(folder), "--json"]
-    ended = call(capsys, "bench", *commands(FAST, SLOW), *options)
-    assert ended.code in (0, 6), ended.err
-    (row,) = json.loads(ended.out)["comparisons"]
+    completed = call(capsys, "bench", *commands(FAST, SLOW), *options)
+    assert completed.code in (0, 6), completed.err
+    (row,) = json.loads(completed.out)["comparisons"]
     estimate = row["estimate"]
     assert estimate["launches"] == estimate["pairs"]
     assert estimate["pairs"] + estimate["pairs_dropped"] == 5
@@ -60,9 +60,9 @@ def test_a_failing_candidate_does_not_stop_the_others(capsys: Capture, tmp_path:
     code = "import sys; print('the reason', file=sys.stderr); sys.exit(3)"
     failing = f'{sys.executable} -c "{code}"'
     options = ["--launches", "2", "--run-dir", str(tmp_path / "run"), "--json"]
-    ended = call(capsys, "bench", *commands(FAST, failing, "sleep 0"), *options)
-    assert ended.code in (0, 6)
-    failed, other = json.loads(ended.out)["comparisons"]
+    completed = call(capsys, "bench", *commands(FAST, failing, "sleep 0"), *options)
+    assert completed.code in (0, 6)
+    failed, other = json.loads(completed.out)["comparisons"]
     assert failed["verdict"] == "failed"
     assert failed["failure"]["message"] == "exited with code 3"
     assert failed["failure"]["log_tail"] == "the reason\n"
@@ -82,12 +82,12 @@ def test_a_failing_baseline_ends_with_the_documented_code(
     capsys: Capture, tmp_path: Path, command: str, message: str
 ) -> None:
     options = ["--step-limit", "1s", "--run-dir", str(tmp_path / "run")]
-    ended = call(capsys, "bench", *commands(command, FAST), *options)
-    assert ended.code == 5
-    assert message in ended.err
+    completed = call(capsys, "bench", *commands(command, FAST), *options)
+    assert completed.code == 5
+    assert message in completed.err
     if "broken" in command:
-        assert f"{command}: broken" in ended.err
-    assert "✗ failed" in ended.out
+        assert f"{command}: broken" in completed.err
+    assert "✗ failed" in completed.out
 
 
 def test_interrupted_between_pairs(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ def test_interrupted_between_pairs(tmp_path: Path) -> None:
 
 def test_shell_syntax_needs_the_shell(capsys: Capture, tmp_path: Path) -> None:
     piped = "echo x | grep x"
-    ended = call(capsys, "bench", *commands(piped, FAST))
-    assert ended.code == 2
-    assert "contains '|', which only a shell understands" in ended.err
-    assert "--shell" in ended.err
+    completed = call(capsys, "bench", *commands(piped, FAST))
+    assert completed.code == 2
+    assert "contains '|', which only a shell understands" in completed.err
+    assert "--shell" in completed.err
     options = ["--shell", "--launches", "2", "--run-dir", str(tmp_path / "run")]
     assert call(capsys, "bench", *commands(piped, FAST), *options).code in (0, 6)
 
@@ -150,10 +150,10 @@ def test_words_are_split_as_by_a_shell() -> None:
     ],
 )
 def test_invalid_options(capsys: Capture, arguments: list[str], error: str) -> None:
-    ended = call(capsys, "bench", *arguments)
-    assert ended.code == 2
-    assert ended.err.startswith(f"error: {error}")
-    assert "hint: " in ended.err
+    completed = call(capsys, "bench", *arguments)
+    assert completed.code == 2
+    assert completed.err.startswith(f"error: {error}")
+    assert "hint: " in completed.err
 
 
 def test_the_plan(capsys: Capture) -> None:
@@ -168,10 +168,10 @@ def test_the_plan(capsys: Capture) -> None:
 def test_no_torch_is_needed(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('must not be imported')")
     options = ["--launches", "2", "--run-dir", "run"]
-    ended = program(
+    completed = program(
         "bench", *commands(FAST, FAST), *options, cwd=tmp_path, PYTHONPATH=str(tmp_path)
     )
-    assert ended.code in (0, 6), ended.err
+    assert completed.code in (0, 6), completed.err
 
 
 def test_a_row_is_repeated_with_the_settings_of_its_run(
@@ -220,6 +220,6 @@ def test_invalid_rows(capsys: Capture, tmp_path: Path, arguments: list[str], err
     folder = tmp_path / "run"
     options = ["--launches", "1", "--warmup", "0", "--run-dir", str(folder), "--quiet"]
     assert call(capsys, "bench", *commands("true", "true"), *options).code in (0, 6)
-    ended = call(capsys, "bench", *(word.format(folder) for word in arguments))
-    assert ended.code == 2
-    assert ended.err.startswith(f"error: {error.format(folder)}")
+    completed = call(capsys, "bench", *(word.format(folder) for word in arguments))
+    assert completed.code == 2
+    assert completed.err.startswith(f"error: {error.format(folder)}")

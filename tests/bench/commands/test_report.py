@@ -69,18 +69,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "run", [[], ["latest"], ["20250102T000000.000Z-bbbb"], ["yard/runs/20250102T000000.000Z-bbbb"]]
 )
 def test_a_run_by_latest_by_id_and_by_folder(capsys: Capture, home: Path, run: list[str]) -> None:
-    ended = call(capsys, "report", *run, "--json")
-    assert ended.code == 0
-    assert json.loads(ended.out)["run"]["id"] == "20250102T000000.000Z-bbbb"
-    assert ended.err == ""
+    completed = call(capsys, "report", *run, "--json")
+    assert completed.code == 0
+    assert json.loads(completed.out)["run"]["id"] == "20250102T000000.000Z-bbbb"
+    assert completed.err == ""
 
 
 def test_the_terminal_is_the_default(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "report")
-    assert "models/gpt inference" in ended.out
-    assert "1.250x" in ended.out
-    assert "faster" in ended.out
-    assert "\x1b" not in ended.out
+    completed = call(capsys, "report")
+    assert "models/gpt inference" in completed.out
+    assert "1.250x" in completed.out
+    assert "faster" in completed.out
+    assert "\x1b" not in completed.out
 
 
 def test_every_format_goes_to_stdout(capsys: Capture, home: Path) -> None:
@@ -95,10 +95,10 @@ def test_every_format_goes_to_stdout(capsys: Capture, home: Path) -> None:
 
 
 def test_a_picture_without_data_is_nothing_to_do(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "report", "--output", "roofline.svg")
-    assert ended.code == 3
-    assert "no roofline chart" in ended.err
-    assert "--format roofline" in ended.err
+    completed = call(capsys, "report", "--output", "roofline.svg")
+    assert completed.code == 3
+    assert "no roofline chart" in completed.err
+    assert "--format roofline" in completed.err
 
 
 def test_the_formats_are_those_of_the_reports() -> None:
@@ -113,59 +113,59 @@ def test_the_formats_are_those_of_the_reports() -> None:
 def test_the_ending_of_the_output_tells_the_format(
     capsys: Capture, home: Path, tmp_path: Path, name: str, start: str
 ) -> None:
-    ended = call(capsys, "report", "--output", name)
-    assert (ended.code, ended.out) == (0, "")
-    assert ended.err.strip().endswith(name)
+    completed = call(capsys, "report", "--output", name)
+    assert (completed.code, completed.out) == (0, "")
+    assert completed.err.strip().endswith(name)
     assert (tmp_path / name).read_text().lower().startswith(start)
 
 
 def test_an_output_that_cannot_be_written(capsys: Capture, home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ended = call(capsys, "report", "--output", "file/r.html")
-    assert ended.code == 2
-    assert "--output: 'file/r.html' cannot be written" in ended.err
+    completed = call(capsys, "report", "--output", "file/r.html")
+    assert completed.code == 2
+    assert "--output: 'file/r.html' cannot be written" in completed.err
 
 
 @pytest.mark.parametrize("run", ["20250102T000000.000Z-bbx", "nowhere", "../runs", ""])
 def test_a_run_that_is_not_there(capsys: Capture, home: Path, run: str) -> None:
-    ended = call(capsys, "report", run)
-    assert ended.code == 2
-    assert f"there is no run {run!r}" in ended.err
+    completed = call(capsys, "report", run)
+    assert completed.code == 2
+    assert f"there is no run {run!r}" in completed.err
 
 
 def test_the_nearest_id_is_offered(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "report", "20250102T000000.000Z-bbx")
-    assert "did you mean '20250102T000000.000Z-bbbb'?" in ended.err
+    completed = call(capsys, "report", "20250102T000000.000Z-bbx")
+    assert "did you mean '20250102T000000.000Z-bbbb'?" in completed.err
 
 
 def test_the_beginning_of_an_id_is_enough(capsys: Capture, home: Path) -> None:
     whole = call(capsys, "report", "20250102T000000.000Z-bbbb")
     assert call(capsys, "report", "20250102T") == whole
     assert whole.code == 0
-    ended = call(capsys, "report", "2025")
-    assert ended.code == 2
-    assert "'2025' is ambiguous: it matches 2 runs" in ended.err
-    assert "use more letters of the id" in ended.err
+    completed = call(capsys, "report", "2025")
+    assert completed.code == 2
+    assert "'2025' is ambiguous: it matches 2 runs" in completed.err
+    assert "use more letters of the id" in completed.err
 
 
 def test_a_folder_that_is_no_run_is_damaged_results(capsys: Capture, home: Path) -> None:
     (home.parent / "other").mkdir()
-    ended = call(capsys, "report", str(home.parent / "other"))
-    assert ended.code == 8
-    assert "is not a run folder" in ended.err
+    completed = call(capsys, "report", str(home.parent / "other"))
+    assert completed.code == 8
+    assert "is not a run folder" in completed.err
 
 
 def test_no_run_at_all(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "empty"))
-    ended = call(capsys, "report")
-    assert ended.code == 3
-    assert "there is no run yet" in ended.err
+    completed = call(capsys, "report")
+    assert completed.code == 3
+    assert "there is no run yet" in completed.err
 
 
 def test_json_and_another_format_exclude_each_other(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "report", "--json", "--format", "csv")
-    assert ended.code == 2
-    assert "cannot be combined" in json.loads(ended.out)["error"]["what"]
+    completed = call(capsys, "report", "--json", "--format", "csv")
+    assert completed.code == 2
+    assert "cannot be combined" in json.loads(completed.out)["error"]["what"]
 
 
 def test_a_copy_for_sharing(capsys: Capture, home: Path) -> None:
@@ -179,6 +179,6 @@ def test_a_copy_for_sharing(capsys: Capture, home: Path) -> None:
 
 
 def test_the_columns_of_the_dynamo_harness(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "report", "--format", "dynamo-csv")
-    (row,) = csv.DictReader(io.StringIO(ended.out))
+    completed = call(capsys, "report", "--format", "dynamo-csv")
+    (row,) = csv.DictReader(io.StringIO(completed.out))
     assert (row["dev"], row["name"], row["speedup"]) == ("cpu", "models/gpt inference", "1.25")

@@ -58,10 +58,10 @@ def test_the_study_of_a_script(capsys: Capture, script: str, tmp_path: Path) -> 
 def test_options_without_effect_are_refused(
     capsys: Capture, script: str, options: list[str], words: str
 ) -> None:
-    ended = call(capsys, "bench", *options)
-    assert ended.code == 2
-    assert words in ended.err
-    assert "hint:" in ended.err
+    completed = call(capsys, "bench", *options)
+    assert completed.code == 2
+    assert words in completed.err
+    assert "hint:" in completed.err
 
 
 def test_a_block_covers_all_processes_of_a_data_loader() -> None:

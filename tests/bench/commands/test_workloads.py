@@ -26,8 +26,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_the_models_of_a_checkout(capsys: Capture) -> None:
-    ended = call(capsys, "workloads", "--torchbench", str(TREE))
-    lines = ended.out.splitlines()
+    completed = call(capsys, "workloads", "--torchbench", str(TREE))
+    lines = completed.out.splitlines()
     assert len(lines) == 10
     assert lines[1].split() == [
         "torchbench/cpu_train_refused",
@@ -67,17 +67,17 @@ def test_the_list_as_json(capsys: Capture) -> None:
     ],
 )
 def test_invalid_arguments(capsys: Capture, arguments: tuple[str, ...], said: str) -> None:
-    ended = call(capsys, "workloads", *arguments)
-    assert ended.code == 2
-    assert said in ended.err
+    completed = call(capsys, "workloads", *arguments)
+    assert completed.code == 2
+    assert said in completed.err
 
 
 @pytest.mark.torch
 def test_check_loads_each_model_in_a_process_of_its_own(capsys: Capture, checkout: Path) -> None:
     words = ("workloads", "--torchbench", str(checkout), "--check", "--mode", "training")
-    ended = call(capsys, *words, "--json")
-    assert ended.code == 0
-    document = json.loads(ended.out)
+    completed = call(capsys, *words, "--json")
+    assert completed.code == 0
+    document = json.loads(completed.out)
     assert (document["models"], document["checked"], document["load"]) == (3, 3, 1)
     missing, good, crashed = document["loadings"]
     assert (good["name"], good["state"], good["parameters"]) == ("tiny_cnn", "loads", 1570)
@@ -87,7 +87,7 @@ def test_check_loads_each_model_in_a_process_of_its_own(capsys: Capture, checkou
     assert "--set model=needs_package" in missing["hint"]
     assert crashed["state"] == "crashed"
     assert "SIGABRT" in crashed["reason"]
-    assert "3/3 aborts: crashed" in ended.err
+    assert "3/3 aborts: crashed" in completed.err
 
 
 @pytest.mark.torch

@@ -72,8 +72,8 @@ def parameters(chart: ChartData) -> dict[str, object]:
 
 def test_blocks_in_the_order_they_were_taken() -> None:
     mixed = [block(1, 0, 0), block(0, 1, 1), block(0, 1, 0), block(0, 0, 0, variant="other")]
-    found = in_order(mixed, "eager", "inductor")
-    assert [(one.launch, one.round, one.position) for one in found] == [
+    ordered = in_order(mixed, "eager", "inductor")
+    assert [(one.launch, one.round, one.position) for one in ordered] == [
         (0, 1, 0),
         (0, 1, 1),
         (1, 0, 0),
@@ -141,15 +141,24 @@ def test_launches_with_their_pairs() -> None:
         {"launch": 1, "middle": 1.2, "ratio": [1.1, 1.2, 1.3]},
         {"launch": 3, "middle": 1.25, "ratio": [1.25]},
     ]
-    said = parameters(chart)
-    assert (said["low"], said["high"], said["speedup"]) == (1.1, 1.3, 1.2)
-    assert said["bottom"] < 1  # type: ignore[operator]
-    assert said["top"] > 1.3  # type: ignore[operator]
+    shown_parameters = parameters(chart)
+    assert (shown_parameters["low"], shown_parameters["high"], shown_parameters["speedup"]) == (
+        1.1,
+        1.3,
+        1.2,
+    )
+    assert shown_parameters["bottom"] < 1  # type: ignore[operator]
+    assert shown_parameters["top"] > 1.3  # type: ignore[operator]
 
 
 def test_a_speed_that_does_not_count_has_no_interval() -> None:
-    said = parameters(launch_chart([(0.5, 0.6)], low=None, high=None, speedup=None))
-    assert said["low"] == said["high"] == said["speedup"] == said["bottom"]
+    shown_parameters = parameters(launch_chart([(0.5, 0.6)], low=None, high=None, speedup=None))
+    assert (
+        shown_parameters["low"]
+        == shown_parameters["high"]
+        == shown_parameters["speedup"]
+        == shown_parameters["bottom"]
+    )
 
 
 def test_no_difference_is_on_the_chart_only_when_it_is_near() -> None:

@@ -83,9 +83,9 @@ def test_the_only_scripts_are_those_the_page_allows(run: Run) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     for kind, count in (("script", 2), ("style", 1)):
-        found = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
-        assert len(found) == count
-        for text in found:
+        matches = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        assert len(matches) == count
+        for text in matches:
             digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
             assert f"'sha256-{digest}'" in policy
     assert f"'{fingerprint(runtime_script())}'" in policy
@@ -133,7 +133,7 @@ def test_tables_can_be_read_aloud(run: Run) -> None:
 
 def test_the_page_has_every_section(run: Run) -> None:
     text = Page(to_html(run)).text
-    for said in (
+    for fragment in (
         "1.352x",
         "[1.341, 1.363]",
         "faster",
@@ -154,7 +154,7 @@ def test_the_page_has_every_section(run: Run) -> None:
         "Target nightly",
         "Benjamini-Hochberg",
     ):
-        assert said in text, said
+        assert fragment in text, fragment
 
 
 def test_rows_have_a_plot_where_the_speed_counts(run: Run) -> None:
@@ -205,10 +205,10 @@ def test_an_empty_run_is_a_page_too(tmp_path: Path) -> None:
 
 def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     assert COMPARISONS[0].estimate is not None
-    found = COMPARISONS[0].estimate
+    estimate = COMPARISONS[0].estimate
     odd = (
-        replace(COMPARISONS[0], estimate=replace(found, interval=None, p_value=None)),
-        replace(COMPARISONS[1], estimate=replace(found, launches=0, interval=None)),
+        replace(COMPARISONS[0], estimate=replace(estimate, interval=None, p_value=None)),
+        replace(COMPARISONS[1], estimate=replace(estimate, launches=0, interval=None)),
         Comparison(workload=MATMUL, baseline="eager", candidate="other", verdict=Verdict.UNDECIDED),
     )
     text = Page(to_html(write_run(tmp_path / "run", comparisons=odd))).text

@@ -13,7 +13,7 @@ BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "report_size.py"
 
 @pytest.mark.slow
 def test_two_hundred_workloads_stay_under_three_megabytes() -> None:
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, BENCHMARK, "200"], capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr

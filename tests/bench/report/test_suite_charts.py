@@ -95,8 +95,8 @@ def test_a_row_is_right_wrong_or_not_checked(status: AccuracyStatus) -> None:
 
 
 def rows_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = spec["data"]["values"]
-    return found
+    values: list[dict[str, Any]] = spec["data"]["values"]
+    return values
 
 
 def test_the_forest_has_the_fastest_first_and_no_wrong_speed() -> None:
@@ -115,11 +115,11 @@ def test_the_forest_has_the_fastest_first_and_no_wrong_speed() -> None:
 
 
 def odd(speedup: float, low: float, high: float) -> Comparison:
-    found = COMPARISONS[0].estimate
-    assert found is not None
+    estimate = COMPARISONS[0].estimate
+    assert estimate is not None
     return replace(
         COMPARISONS[0],
-        estimate=replace(found, speedup=speedup, interval=Interval(low=low, high=high)),
+        estimate=replace(estimate, speedup=speedup, interval=Interval(low=low, high=high)),
     )
 
 

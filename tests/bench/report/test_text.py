@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import json
 import re
 import subprocess
 import sys
@@ -12,9 +14,20 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.bench.sample_run import COMPARISONS, STUDY, write_run
-from torchyard.bench.report.text import comparison_table, summary_lines, to_text
-from torchyard.core.comparison import Comparison, Verdict
+from torchyard.bench.report.formats import FORMATS, to_csv, to_dynamo_csv
+from torchyard.bench.report.page import to_html
+from torchyard.bench.report.suite_summary import (
+    blocks_text,
+    disturbed_lines,
+    guard_rows,
+    temperature_text,
+    unavailable_sensors,
+)
+from torchyard.bench.report.text import comparison_table, summary_lines, to_markdown, to_text
+from torchyard.core.comparison import Comparison, GuardSummary, Verdict
 from torchyard.core.study import Workload
+from torchyard.presentation.wording import title_of, workload_text
+from torchyard.results.run_reader import Run, read_run
 
 
 def printed(
@@ -34,8 +47,8 @@ def test_no_line_is_wider_than_the_console(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_numbers_and_marks_are_never_truncated(width: int) -> None:
     text = printed(width=width)
-    for said in ("1.352x", "[1.341, 1.363]", "12.3 ms", "9.13 ms", "<0.001", "8/160", "1/20"):
-        assert said in text
+    for fragment in ("1.352x", "[1.341, 1.363]", "12.3 ms", "9.13 ms", "<0.001", "8/160", "1/20"):
+        assert fragment in text
     for verdict in ("▲ faster", "▼ slower", "= same", "? undecided", "✗ wrong", "✗ failed"):
         assert verdict in text
 
@@ -171,3 +184,97 @@ def test_formats_load_neither_rich_nor_jinja_nor_numpy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert answer.stdout == "[]\n"
+
+
+def with_launches(run: Run, *guards: object) -> Run:
+    lines = [json.dumps({"launch": number, "guards": each}) for number, each in enumerate(guards)]
+    (run.folder / "launches.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return read_run(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("guards", "text"),
+    [
+        (GuardSummary(blocks=20), "0 of 20 blocks disturbed"),
+        (GuardSummary(blocks=1, dirty=1, reasons=(("a", 1),)), "1 of 1 block disturbed: a 1"),
+        (
+            GuardSummary(blocks=9, dirty=3, reasons=(("a", 3), ("b\x1b[1m", 1))),
+            "3 of 9 blocks disturbed: a 3, b 1",
+        ),
+    ],
+)
+def test_dirty_blocks_with_their_reasons(guards: GuardSummary, text: str) -> None:
+    assert blocks_text(guards) == text
+
+
+def test_temperatures_as_a_range_or_as_one() -> None:
+    assert temperature_text(GuardSummary()) == ""
+    assert temperature_text(GuardSummary(temperature_c=(41.0, 48.5))) == "41 to 48 °C"
+    assert temperature_text(GuardSummary(temperature_c=(41.2, 41.4))) == "41 °C"
+
+
+def test_comparisons_without_dirty_blocks_have_no_line() -> None:
+    clean = replace(COMPARISONS[1], guards=GuardSummary(blocks=5))
+    assert disturbed_lines([clean, COMPARISONS[2]]) == []
+    (line,) = disturbed_lines(COMPARISONS)
+    assert line.endswith(
+        "inductor: 10 of 64 blocks disturbed: waited for a core 8, core slowed down 4"
+    )
+
+
+def test_guards_of_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", comparisons=())
+    hostile = {"<b>swap</b>": "<script>alert(1)</script>\x1b]0;x\x07"}
+    shown = with_launches(run, {"swap": "", "steal": ""}, {"swap": "", "steal": "gone"})
+    assert guard_rows(shown) == [
+        ("swap", "available"),
+        ("steal", "unavailable in 1 of 2 launches, because gone"),
+    ]
+    assert [name for name, _ in unavailable_sensors(shown)] == ["steal"]
+    # Of an older run, of one that ended before its first launch, and of a damaged one.
+    for nothing in ((), (None,), ("text",)):
+        assert guard_rows(with_launches(run, *nothing)) == []
+    page = FORMATS["html"](with_launches(run, hostile))
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "\x1b" not in FORMATS["terminal"](with_launches(run, hostile))
+    assert "<script" not in FORMATS["markdown"](with_launches(run, hostile))
+
+
+FIRST = COMPARISONS[1]
+
+
+def ran_with(batch_size: int | None, asked: int | None = None) -> Comparison:
+    return replace(
+        FIRST,
+        workload=replace(FIRST.workload, batch_size=asked),
+        baseline_metrics=replace(FIRST.baseline_metrics, batch_size=batch_size),
+        candidate_metrics=replace(FIRST.candidate_metrics, batch_size=batch_size),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return write_run(tmp_path / "run", comparisons=(ran_with(48),))
+
+
+def test_the_row_says_the_batch_size_that_was_run() -> None:
+    assert workload_text(ran_with(48)) == "kernels/attention inference b48"
+    assert title_of(ran_with(48)) == "kernels/attention inference b48 · inductor"
+    assert workload_text(ran_with(48, asked=48)) == "kernels/attention inference b48"
+    assert workload_text(ran_with(None)) == "kernels/attention inference"
+
+
+def test_one_failed_variant_does_not_hide_it() -> None:
+    half = ran_with(48)
+    half = replace(half, candidate_metrics=replace(half.candidate_metrics, batch_size=None))
+    assert workload_text(half) == "kernels/attention inference b48"
+
+
+def test_every_format_shows_it(run: Run) -> None:
+    assert " b48 " in to_text(run) or "\nb48" in to_text(run)
+    assert "kernels/attention inference b48" in to_markdown(run)
+    for text in (to_csv(run), to_dynamo_csv(run)):
+        (row,) = csv.DictReader(StringIO(text))
+        assert row["batch_size"] == "48"
+    assert "batch size" in to_html(run)

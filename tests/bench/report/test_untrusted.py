@@ -151,18 +151,18 @@ def test_a_sweep_shows_it_and_counts_it_in_no_mean(form: str) -> None:
     one, other = workload("one"), workload("other")
     cells = [cell(1, study(one)), cell(2, study(other))]
     bad = replace(comparison(one, speedup=9.0), untrusted=(REASON,))
-    found = sweep_summary(
+    summary = sweep_summary(
         plan(cells), [status(c) for c in cells], [run([bad, comparison(other, speedup=1.2)])]
     )
-    rows = {row.workload: row for row in found.rows}
+    rows = {row.workload: row for row in summary.rows}
     assert rows[one.label].verdict is Verdict.UNTRUSTED
     assert rows[one.label].p_adjusted is None
-    (group,) = found.groups
+    (group,) = summary.groups
     assert (group.untrusted, group.common and group.common.workloads) == (1, 1)
     assert group.common is not None
     assert group.common.speedup == pytest.approx(1.2)
-    assert [row.workload for row in found.best] == [other.label]
-    text = render_sweep(found, form)
+    assert [row.workload for row in summary.best] == [other.label]
+    text = render_sweep(summary, form)
     assert "untrusted" in text.partition("<body")[2] or "untrusted" in text
     if form == "json":
         document = json.loads(text)
@@ -207,12 +207,12 @@ def test_lists_of_results_and_of_the_dashboard(tmp_path: Path) -> None:
     table = results_table([entry])
     assert "(1.300)" in table
     assert REASON in table
-    with open_client(home) as seen:
+    with open_client(home) as dashboard:
         for address in ("/", "/workloads"):
-            body = seen.page(address).partition("<tbody")[2]
+            body = dashboard.page(address).partition("<tbody")[2]
             assert "untrusted" in body, address
             assert "▲" not in body, address
             assert "faster" not in body, address
-        workloads = seen.page("/workloads")
+        workloads = dashboard.page("/workloads")
         assert REASON in workloads
         assert "(1.300x)" in workloads

@@ -63,10 +63,10 @@ def peak_of_here(*, days: float = 0.0, torch_version: str | None = None) -> Mach
 def test_errors_come_before_work(
     capsys: Capture, arguments: list[str], code: int, said: str
 ) -> None:
-    ended = call(capsys, "machine", "peak", *arguments)
-    assert ended.code == code
-    assert said in ended.err
-    assert ended.out == ""
+    completed = call(capsys, "machine", "peak", *arguments)
+    assert completed.code == code
+    assert said in completed.err
+    assert completed.out == ""
     assert not peaks_home().exists()
 
 
@@ -74,22 +74,22 @@ def test_an_interpreter_without_torch(capsys: Capture, tmp_path: Path) -> None:
     program = tmp_path / "bare-python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     program.chmod(0o755)
-    ended = call(capsys, "machine", "peak", "--target", str(program), "--quiet")
-    assert ended.code == 4
-    assert "measuring a peak needs a working torch" in ended.err
-    assert "--target build:NAME" in ended.err
+    completed = call(capsys, "machine", "peak", "--target", str(program), "--quiet")
+    assert completed.code == 4
+    assert "measuring a peak needs a working torch" in completed.err
+    assert "--target build:NAME" in completed.err
 
 
 @pytest.mark.torch
 def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
     kept = peak_of_here(days=3)
     path = write_peak(kept)
-    ended = call(capsys, "machine", "peak", "--threads", "1")
-    assert ended.code == 0
-    assert "123 GFLOP/s" in ended.out
-    assert "45.0 GB/s" in ended.out
-    assert "--measure measures again" in ended.out
-    assert f"stored: {path}" in ended.err
+    completed = call(capsys, "machine", "peak", "--threads", "1")
+    assert completed.code == 0
+    assert "123 GFLOP/s" in completed.out
+    assert "45.0 GB/s" in completed.out
+    assert "--measure measures again" in completed.out
+    assert f"stored: {path}" in completed.err
     document = json.loads(call(capsys, "machine", "peak", "--threads", "1", "--json").out)
     assert document["fresh"] is False
     assert document["kept"] == str(path)
@@ -102,10 +102,10 @@ def test_an_old_peak_and_one_of_another_torch_are_measured_again() -> None:
     request = PeakRequest(target=HERE, threads=1, duration_factor=0.01, longest_call_s=1e-4)
     write_peak(peak_of_here(days=31))
     write_peak(peak_of_here(torch_version="1.13.0"))
-    found = peak_of_machine(request)
-    assert found.fresh
-    assert found.peak.flops_per_second != 123e9
-    assert found.path.is_file()
+    peak = peak_of_machine(request)
+    assert peak.fresh
+    assert peak.peak.flops_per_second != 123e9
+    assert peak.path.is_file()
     again = peak_of_machine(request)
-    assert again.peak == found.peak
+    assert again.peak == peak.peak
     assert not again.fresh

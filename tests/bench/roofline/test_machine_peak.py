@@ -20,8 +20,8 @@ BRIEF = PeakRequest(target=HERE, threads=1, duration_factor=0.02, longest_call_s
 
 @pytest.mark.torch
 def test_a_brief_peak() -> None:
-    heard: list[Event] = []
-    peak = measure_peak(BRIEF, listener=heard.append)
+    events: list[Event] = []
+    peak = measure_peak(BRIEF, listener=events.append)
     assert (peak.device, peak.precision, peak.threads) == ("cpu", "float32", 1)
     assert peak.flops_per_second == max(one.flops_per_second for one in peak.products)
     assert 1e8 < peak.flops_per_second < 1e13
@@ -36,7 +36,7 @@ def test_a_brief_peak() -> None:
     assert sizes[0] == 128
     assert peak.torch_version
     assert peak.machine != "unknown"
-    fractions = [event.fraction for event in heard if event.fraction is not None]
+    fractions = [event.fraction for event in events if event.fraction is not None]
     assert fractions == sorted(fractions)
     assert 0 <= fractions[0] < fractions[-1] < 1
 

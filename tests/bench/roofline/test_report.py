@@ -232,9 +232,9 @@ def test_variants_differ_in_shape_and_in_color(run: Run) -> None:
 def test_the_description_says_it_in_words(run: Run) -> None:
     roofline = found_with(run, PEAK)
     ((key, peak),) = roofline.peaks
-    said = roofline_description(key, peak, roofline)
-    assert "4 marks from 56% to 95% of their roofline bounds" in said
-    assert "100 GFLOP/s and 20.0 GB/s" in said
+    description = roofline_description(key, peak, roofline)
+    assert "4 marks from 56% to 95% of their roofline bounds" in description
+    assert "100 GFLOP/s and 20.0 GB/s" in description
 
 
 def test_the_standalone_picture_has_its_colors(run: Run) -> None:

@@ -27,7 +27,7 @@ from torchyard.builds.meter.compile_costs import (
 from torchyard.builds.meter.compiler_launcher import UNIT_MIB
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError
-from torchyard.machine.limits import MachineLimits
+from torchyard.machine.facts.isolation import MachineLimits
 
 ONE = Compile(
     output="/b/a.cpp.o",

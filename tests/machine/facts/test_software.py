@@ -53,14 +53,14 @@ def put(folder: Path, name: str, script: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_versions_of_programs(name: str, programs: Path) -> None:
     put(programs, name, f'[ "$1" = --version ] && printf "%s" "{ANSWERS[name]}"\n')
-    found = program_version(FileTree(), name)
-    assert found.value == f"{VERSIONS[name]} ({programs / name})"
+    version = program_version(FileTree(), name)
+    assert version.value == f"{VERSIONS[name]} ({programs / name})"
 
 
 def test_a_program_that_is_not_there(programs: Path) -> None:
-    found = program_version(FileTree(), "hipcc")
-    assert found.value is None or "hipcc" in found.value  # root's folders are looked at, too
-    assert found.value or found.because == "hipcc is not installed"
+    version = program_version(FileTree(), "hipcc")
+    assert version.value is None or "hipcc" in version.value  # root's folders are looked at, too
+    assert version.value or version.because == "hipcc is not installed"
 
 
 def test_a_program_that_says_something_else(programs: Path) -> None:

@@ -153,8 +153,8 @@ class TestClocks:
     def test_voltages_are_no_limits(self, tmp_path: Path) -> None:
         make_card("rdna3", tmp_path)
         (tmp_path / DEVICE / "pp_od_clk_voltage").write_text("OD_VDDGFX_OFFSET:\n0mV\n")
-        found = graphics_limits(FileTree(tmp_path), "sys/class/drm/card1")
-        assert "no graphics clock limits" in found.because
+        limits = graphics_limits(FileTree(tmp_path), "sys/class/drm/card1")
+        assert "no graphics clock limits" in limits.because
 
 
 def test_sensors_that_are_missing(tmp_path: Path) -> None:

@@ -135,12 +135,12 @@ def test_nothing_known_and_no_time_at_all_are_clean() -> None:
 
 
 def test_readings_of_worker_and_controller_become_one_record() -> None:
-    found = block_check.reading_from(
+    reading = block_check.reading_from(
         {"cpu_ns": 5, "steal_ns": None, "unknown": 7},
         {"swapped_pages": 2, "cpu_temperature_c": 40.5},
     )
-    assert (found.cpu_ns, found.steal_ns, found.run_queue_wait_ns) == (5, None, None)
-    assert (found.swapped_pages, found.cpu_temperature_c) == (2, 40.5)
+    assert (reading.cpu_ns, reading.steal_ns, reading.run_queue_wait_ns) == (5, None, None)
+    assert (reading.swapped_pages, reading.cpu_temperature_c) == (2, 40.5)
 
 
 COUNTS = st.one_of(st.none(), st.integers(0, 10**12))
@@ -175,9 +175,9 @@ def with_number(reading: GuardReading, name: str, number: int | None) -> GuardRe
 def test_every_reading_gets_known_reasons_once(
     reading: GuardReading, wall_ns: int, samples: int, threads: int
 ) -> None:
-    found = block_check.judge(reading, wall_ns=wall_ns, samples=samples, threads=threads)
-    assert len(set(found)) == len(found)
-    assert set(found) <= set(REASONS)
+    judgement = block_check.judge(reading, wall_ns=wall_ns, samples=samples, threads=threads)
+    assert len(set(judgement)) == len(judgement)
+    assert set(judgement) <= set(REASONS)
 
 
 @given(READINGS, st.sampled_from(GROWING), st.integers(0, 10**12))

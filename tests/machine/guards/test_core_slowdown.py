@@ -69,8 +69,8 @@ def test_a_variant_that_lowers_the_clock_is_compared_with_its_own_blocks() -> No
 
 def test_a_permanently_lower_clock_becomes_the_reference() -> None:
     usual = ProbeBaseline()
-    found = learn(usual, [10_000] * 12 + [12_000] * 20)
-    assert found == [False] * 12 + [True] * 12 + [False] * 8
+    usual_times = learn(usual, [10_000] * 12 + [12_000] * 20)
+    assert usual_times == [False] * 12 + [True] * 12 + [False] * 8
 
 
 def test_a_launch_starts_a_new_reference_and_keeps_the_variation() -> None:
@@ -89,11 +89,11 @@ def test_without_a_probe_there_is_no_reference() -> None:
 def test_the_level_is_one_that_was_seen_and_half_were_not_slower(probes: list[int]) -> None:
     usual = ProbeBaseline()
     for number, probe in enumerate(probes, start=1):
-        found = usual.beside("a", GuardReading(probe_before_ns=probe)).probe_usual_ns
+        usual_ns = usual.beside("a", GuardReading(probe_before_ns=probe)).probe_usual_ns
         seen = probes[:number]
-        assert found in seen
-        assert 2 * sum(one <= found for one in seen) >= number
-        assert 2 * sum(one < found for one in seen) <= number
+        assert usual_ns in seen
+        assert 2 * sum(one <= usual_ns for one in seen) >= number
+        assert 2 * sum(one < usual_ns for one in seen) <= number
 
 
 @given(st.lists(st.integers(1000, 10**6), min_size=FEWEST + 1, max_size=60), st.integers(2, 1000))

@@ -289,9 +289,9 @@ class TestWhichGpu:
         ],
     )
     def test_an_ambiguous_card_is_not_guessed(self, device: str, visible: str) -> None:
-        found = nvml_handle(h200(cards=4), device, {"CUDA_VISIBLE_DEVICES": visible})
-        assert found.value is None
-        assert "CUDA_VISIBLE_DEVICES" in found.because
+        handle = nvml_handle(h200(cards=4), device, {"CUDA_VISIBLE_DEVICES": visible})
+        assert handle.value is None
+        assert "CUDA_VISIBLE_DEVICES" in handle.because
 
     def test_a_number_beyond_the_last(self) -> None:
         assert nvml_handle(h200(), "cuda:9", {}).because == "NVML reports Invalid Argument"

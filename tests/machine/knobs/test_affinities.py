@@ -116,13 +116,13 @@ def test_invalid_cores(cores: tuple[int, ...], reason: str, tmp_path: Path) -> N
 def test_an_interrupt_that_went_away_is_no_obstacle(tmp_path: Path) -> None:
     round_ = cycle_on("amd-acpi", tmp_path, "interrupts")
     round_.tune(cores=(2, 6))
-    gone = round_.kernel.path(f"{IRQ}/27")
-    for file in gone.iterdir():
+    interrupt_folder = round_.kernel.path(f"{IRQ}/27")
+    for file in interrupt_folder.iterdir():
         if file.is_dir():
             file.rmdir()
         else:
             file.unlink()
-    gone.rmdir()
+    interrupt_folder.rmdir()
     restored = round_.restore()
     assert restored is not None
     assert restored.complete

@@ -15,7 +15,7 @@ from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs.cpu_power import FREQUENCY_KNOB
 from torchyard.machine.model import QuietRequest, Setting
-from torchyard.machine.system.cpu_states import base_clock, reachable_khz
+from torchyard.machine.system.cores import base_clock, reachable_khz
 from torchyard.machine.system.file_tree import FileTree
 
 CPU = "sys/devices/system/cpu"

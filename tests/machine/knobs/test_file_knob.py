@@ -65,10 +65,10 @@ def test_a_file_that_cannot_be_read_is_a_note_and_all_are_a_reason(machine: Mach
     assert some.notes == ("skipped, because /gone: No such file or directory",)
     none = knob(RequestedValues(values={"gone": "0"})).survey(machine, QuietRequest())
     assert none.unavailable == "/gone: No such file or directory"
-    said = knob(RequestedValues(values={"a": "0"}, unavailable="not here")).survey(
+    survey = knob(RequestedValues(values={"a": "0"}, unavailable="not here")).survey(
         machine, QuietRequest()
     )
-    assert (said.unavailable, said.settings) == ("not here", ())
+    assert (survey.unavailable, survey.settings) == ("not here", ())
 
 
 def test_write_read_and_restore(machine: Machine) -> None:
@@ -108,11 +108,11 @@ def test_refusals_and_missing_files_are_errors_of_ours(machine: Machine) -> None
     assert isinstance(machine.files, FakeKernel)
     machine.files.refuse("a", errno.EBUSY)
     it = knob(RequestedValues())
-    wanted = Setting(knob="k", place="a", found="1", wanted="0")
+    setting = Setting(knob="k", place="a", found="1", wanted="0")
     with pytest.raises(WriteRefused) as caught:
-        it.write(machine, wanted)
+        it.write(machine, setting)
     assert caught.value.code == errno.EBUSY
-    it.restore(machine, wanted)  # it is there: nothing to write, nothing to refuse
+    it.restore(machine, setting)  # it is there: nothing to write, nothing to refuse
     with pytest.raises(MissingTool, match="gone"):
         it.read(machine, "gone")
     with pytest.raises(WriteRefused):

@@ -80,10 +80,10 @@ def test_thresholds_of_conservative_are_restored_whatever_they_are(
         (folder / name).write_text(f"{value}\n")
     machine = Machine(files=FakeKernel(root))
     place = f"{CPUFREQ}/conservative"
-    wanted = f"down_threshold={low} freq_step=9 up_threshold={high}"
-    setting = Setting(knob="governor", place=place, found=wanted, wanted=None)
+    expected = f"down_threshold={low} freq_step=9 up_threshold={high}"
+    setting = Setting(knob="governor", place=place, found=expected, wanted=None)
     GOVERNOR_KNOB.restore(machine, setting)
-    assert GOVERNOR_KNOB.read(machine, place) == wanted
+    assert GOVERNOR_KNOB.read(machine, place) == expected
 
 
 def test_a_tunable_that_is_refused_for_good_is_reported(tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_tunables_with_blanks_survive(tmp_path: Path) -> None:
     (folder / "target_loads").write_text("80 1300000:90 '\n")
     machine = Machine(files=FakeKernel(tmp_path))
     place = f"{CPUFREQ}/interactive"
-    found = GOVERNOR_KNOB.read(machine, place)
+    value = GOVERNOR_KNOB.read(machine, place)
     (folder / "target_loads").write_text("85\n")
-    GOVERNOR_KNOB.restore(machine, Setting(knob="governor", place=place, found=found, wanted=None))
+    GOVERNOR_KNOB.restore(machine, Setting(knob="governor", place=place, found=value, wanted=None))
     assert (folder / "target_loads").read_text() == "80 1300000:90 '\n"
 
 

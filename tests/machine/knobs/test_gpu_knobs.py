@@ -111,22 +111,22 @@ class TestEveryKnob:
         nvml = h200()
         nvml.answer("nvmlDeviceGetPersistenceMode", CARD, value=0)
         nvml.answer("nvmlDeviceGetPowerManagementLimit", CARD, value=500_000)
-        found = dict(nvml._answers)
+        answers = dict(nvml._answers)
         machine = machine_of(nvml, tmp_path)
         knob = KNOBS[name]
         setting = one(knob.survey(machine, QuietRequest()))
         assert needs_writing(setting)
         # restoring what was never written is right, too
         knob.restore(machine, setting)
-        assert nvml._answers == found
+        assert nvml._answers == answers
         assert write_setting(machine, setting).state == "written"
         assert write_setting(machine, setting).state == "written"
-        assert nvml._answers != found
+        assert nvml._answers != answers
         knob.restore(machine, setting)
-        assert nvml._answers == found
+        assert nvml._answers == answers
         assert knob.same(setting.place, knob.read(machine, setting.place), setting.found)
         knob.restore(machine, setting)
-        assert nvml._answers == found
+        assert nvml._answers == answers
 
     def test_a_setting_that_is_only_restored(self, name: str, tmp_path: Path) -> None:
         nvml = h200()
@@ -371,12 +371,12 @@ def gpu_cycle(machine: Machine, folder: Path, request: QuietRequest) -> tuple[li
 
 def test_complete_quieting_is_restored_from_the_journal(tmp_path: Path) -> None:
     nvml = t4()
-    found = dict(nvml._answers)
+    answers = dict(nvml._answers)
     machine = machine_of(nvml, tmp_path)
     changes, restored = gpu_cycle(machine, tmp_path / "journal", QuietRequest(profiles=("gpu",)))
     assert changes == ["written", "written"]
     assert restored.complete
-    assert nvml._answers == found
+    assert nvml._answers == answers
     assert [order[0] for order in nvml.orders] == [
         "nvmlDeviceSetPersistenceMode",
         "nvmlDeviceSetGpuLockedClocks",

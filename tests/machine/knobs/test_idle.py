@@ -17,7 +17,7 @@ from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs import cpu_power
 from torchyard.machine.knobs.cpu_power import IdleLatencyKnob
 from torchyard.machine.model import KnobState, QuietRequest, Setting
-from torchyard.machine.system.cpu_states import allowed_latency_us, idle_states
+from torchyard.machine.system.cores import allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import FileTree, HeldDevice, WriteRefused, read_device
 
 CPU = "sys/devices/system/cpu"
@@ -144,9 +144,9 @@ def test_the_device_is_held_and_released(knob: IdleLatencyKnob, tmp_path: Path) 
 def test_a_second_write_takes_the_place_of_the_first(knob: IdleLatencyKnob, tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("intel-pstate", tmp_path)))
     before = _descriptors()
-    for wanted in ("3", "5", "5"):
+    for state in ("3", "5", "5"):
         knob.write(
-            machine, Setting(knob="idle-latency", place=DEVICE, found="no limit", wanted=wanted)
+            machine, Setting(knob="idle-latency", place=DEVICE, found="no limit", wanted=state)
         )
     assert knob.read(machine, DEVICE) == "5"
     assert _descriptors() == before + 1
@@ -195,8 +195,8 @@ def test_a_higher_limit_of_another_process_is_lowered(
 def test_warnings_for_the_user(tmp_path: Path) -> None:
     def notes(kind: str, **request: object) -> str:
         machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(request)}")))
-        found = cpu_power.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
-        return " ".join(found.notes)
+        survey = cpu_power.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
+        return " ".join(survey.notes)
 
     assert "this kernel has no idle driver" in notes("cloud-vm")
     assert "the lightest idle state takes 2 us" in notes("intel-pstate")

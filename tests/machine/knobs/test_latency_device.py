@@ -56,11 +56,11 @@ def _seen_by_another_process() -> int:
 
 @pytest.fixture
 def before() -> Iterator[int]:
-    found = _seen_by_another_process()
-    if found <= WANTED_US:
-        pytest.skip(f"another program holds {found} us")
-    yield found
-    assert _seen_by_another_process() == found
+    latency = _seen_by_another_process()
+    if latency <= WANTED_US:
+        pytest.skip(f"another program holds {latency} us")
+    yield latency
+    assert _seen_by_another_process() == latency
 
 
 @pytest.fixture

@@ -48,10 +48,10 @@ def test_randomisation_again_inside_of_a_process_without(tmp_path: Path) -> None
         "setting.apply()\n"
         "print(libc.personality(ctypes.c_ulong(0xFFFFFFFF)))\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
     )
-    assert done.stdout == "0\n", done.stderr
+    assert completed.stdout == "0\n", completed.stderr
 
 
 def test_a_refusing_seccomp_filter_is_detected(tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_a_refusing_seccomp_filter_is_detected(tmp_path: Path) -> None:
     )
     if os.uname().machine not in _PERSONALITY:
         pytest.skip("the number of the call is not known here")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=tmp_path
     )
-    if done.returncode == 3:
+    if completed.returncode == 3:
         pytest.skip("this kernel takes no filters")
-    assert done.stderr == ""
-    first, second = done.stdout.split("\n")[:2]
+    assert completed.stderr == ""
+    first, second = completed.stdout.split("\n")[:2]
     assert "seccomp" in first
     assert second == ""
 

@@ -177,8 +177,8 @@ def test_a_command_gets_its_priority(capfd: pytest.CaptureFixture[str]) -> None:
     if setting.unavailable:
         pytest.skip(setting.unavailable)
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    wanted = max(-20, before + int(setting.words[2])) if setting.words else before
-    assert answer_of(capfd, ("priority", setting))["nice"] == wanted
+    expected = max(-20, before + int(setting.words[2])) if setting.words else before
+    assert answer_of(capfd, ("priority", setting))["nice"] == expected
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
@@ -206,16 +206,16 @@ def test_the_kernel_agrees_about_limits() -> None:
         def limit_nice(limit: int = limit) -> None:
             resource.setrlimit(resource.RLIMIT_NICE, (0, limit))
 
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", program],
             check=False,
             capture_output=True,
             text=True,
             preexec_fn=limit_nice,
         )
-        if "Permission denied" in done.stderr or "No module named" in done.stderr:
+        if "Permission denied" in completed.stderr or "No module named" in completed.stderr:
             pytest.skip("another user cannot read this checkout")
-        unavailable, nice, refused = json.loads(done.stdout)
+        unavailable, nice, refused = json.loads(completed.stdout)
         assert refused == ""
         if allowed is None:
             assert "may not go below" in unavailable
@@ -299,13 +299,13 @@ def test_torch_really_shrinks_to_the_first_core() -> None:
         pytest.skip("one processor cannot shrink")
     setting = knob("openmp").prefix(LIVE, QuietRequest(cores=cores))
     program = "import os, torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
         capture_output=True,
         text=True,
         env={**os.environ, **dict(setting.variables)},
     )
-    if "No module named 'torch'" in done.stderr:
+    if "No module named 'torch'" in completed.stderr:
         pytest.skip("this interpreter has no torch")
-    assert done.stdout.split() == ["1", str(len(cores))], done.stderr
+    assert completed.stdout.split() == ["1", str(len(cores))], completed.stderr

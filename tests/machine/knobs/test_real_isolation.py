@@ -161,8 +161,8 @@ def nobody_else_moved(shelter: Shelter, before: list[int]) -> bool:
 def test_moved_joined_and_back(shelter: Shelter) -> None:
     first, second = shelter.start(""), shelter.start("outer/inner")
     third = shelter.start("outer", _THREADS)
-    found, elsewhere = shelter.where(), shelter.cpusets.numbers(FILES, shelter.cpusets.top)
-    assert len(found) == 5
+    places, elsewhere = shelter.where(), shelter.cpusets.numbers(FILES, shelter.cpusets.top)
+    assert len(places) == 5
     knob = Isolation(base=shelter.name)
     state = knob.survey(MACHINE, shelter.request)
     (setting,) = state.settings
@@ -186,7 +186,7 @@ def test_moved_joined_and_back(shelter: Shelter) -> None:
     knob.restore(MACHINE, setting)
     knob.restore(MACHINE, setting)
     assert knob.read(MACHINE, setting.place) == "absent"
-    assert shelter.where() == found
+    assert shelter.where() == places
 
 
 def test_children_and_deaths_meanwhile(shelter: Shelter) -> None:
@@ -240,24 +240,24 @@ def test_tasks_that_start_others_all_the_time(shelter: Shelter) -> None:
 def test_killed_in_the_middle(after: int, shelter: Shelter, tmp_path: Path) -> None:
     shelter.start("")
     shelter.start("outer", _THREADS)
-    found = shelter.where()
+    places = shelter.where()
     knobs = f"{{'isolation': Isolation(base={shelter.name!r})}}"
     with quieted_by_another(tmp_path, repr(shelter.request), knobs=knobs, after=after):
         wait_until_restored(tmp_path)
-    assert shelter.where() == found
+    assert shelter.where() == places
     assert not FILES.exists(shelter.ours)
 
 
 def test_killed_while_measuring(shelter: Shelter, tmp_path: Path) -> None:
     pid = shelter.start("outer", _THREADS)
-    found = shelter.where()
+    places = shelter.where()
     knobs = f"{{'isolation': Isolation(base={shelter.name!r})}}"
     with quieted_by_another(tmp_path, repr(shelter.request), knobs=knobs) as owner:
         join(MACHINE, pid, base=shelter.name)
-        assert shelter.where() != found
+        assert shelter.where() != places
         os.kill(owner, signal.SIGKILL)
         wait_until_restored(tmp_path)
-    assert shelter.where() == found
+    assert shelter.where() == places
 
 
 def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> None:
@@ -279,10 +279,10 @@ def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> Non
     knob = Isolation(base=shelter.name)
     (setting,) = knob.survey(MACHINE, shelter.request).settings
     knob.write(MACHINE, setting)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], check=False, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert f":cpuset:/{shelter.name}/torchyard/measure\n" in answer.read_text()
     knob.restore(MACHINE, setting)
 

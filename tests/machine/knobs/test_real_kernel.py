@@ -66,9 +66,9 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[
         pytest.skip("one processor cannot be divided")
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal"))
     with alone_on_machine():
-        found = present()
-        yield found
-        assert present() == found
+        settings = present()
+        yield settings
+        assert present() == settings
 
 
 def request() -> QuietRequest:

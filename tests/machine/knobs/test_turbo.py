@@ -120,10 +120,10 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_preferences_and_biases_are_set_to_performance(tmp_path: Path) -> None:
-    wanted = _state_of(cpu_power.PREFERENCE_KNOB, make_tree("intel-pstate", tmp_path))
-    assert wanted[f"{POLICY}/energy_performance_preference"] == "performance"
-    assert wanted[f"{CPU}/cpu7/power/energy_perf_bias"] == "0"
-    assert len(wanted) == 16
+    expected = _state_of(cpu_power.PREFERENCE_KNOB, make_tree("intel-pstate", tmp_path))
+    assert expected[f"{POLICY}/energy_performance_preference"] == "performance"
+    assert expected[f"{CPU}/cpu7/power/energy_perf_bias"] == "0"
+    assert len(expected) == 16
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-epp"])

@@ -16,11 +16,11 @@ def test_a_command_ends_though_another_thread_takes_its_signal() -> None:
         print(run_command(["sh", "-c", "sleep 0.3; exit 3"], []).exit_code)
         """
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.stdout.strip() == "3", done.stderr
+    assert completed.stdout.strip() == "3", completed.stderr

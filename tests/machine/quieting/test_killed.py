@@ -105,8 +105,8 @@ def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
         "(machine.files.root / 'proc/sys/kernel/randomize_va_space').write_text('1')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(root), "session"], check=False)
-    assert done.returncode == -signal.SIGKILL
+    completed = subprocess.run([sys.executable, "-c", code, str(root), "session"], check=False)
+    assert completed.returncode == -signal.SIGKILL
     until(lambda: read_journal(folder_of(root)) is None)
     assert values(root) == {**FOUND, ASLR: "1"}
 
@@ -164,7 +164,7 @@ def test_restore_waits_for_a_running_restore_process(root: Path) -> None:
         os.kill(restore_process, signal.SIGSTOP)
         kill(process)
     resume = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {restore_process}"])
-    found = recover(Machine(files=FileTree(root)))
+    recovered = recover(Machine(files=FileTree(root)))
     resume.wait()
-    assert found is None, "the keeper did it"
+    assert recovered is None, "the keeper did it"
     assert values(root) == FOUND

@@ -134,9 +134,9 @@ def test_ctrl_c_of_a_terminal_reaches_the_command_once() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", RUNNER, "sh", "-c", script])  # noqa: S606
-    said = b""
-    while b"up" not in said:
-        said += os.read(terminal, 1000)
+    output = b""
+    while b"up" not in output:
+        output += os.read(terminal, 1000)
     os.write(terminal, b"\x03")
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -144,11 +144,11 @@ def test_ctrl_c_of_a_terminal_reaches_the_command_once() -> None:
             piece = os.read(terminal, 1000)
         except OSError:  # the end of a terminal
             break
-        said += piece
+        output += piece
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 5
-    assert said.count(b"got") == 1
+    assert output.count(b"got") == 1
 
 
 def test_the_line_for_a_shell() -> None:

@@ -147,7 +147,7 @@ def test_without_root_a_killed_quieting_is_a_warning(tmp_path: Path) -> None:
     home = Path("/tmp") / f"torchyard-journal-{os.getpid()}"
     interrupt(Path("/"), home)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [*nobody, sys.executable, "-c", code],
             capture_output=True,
             text=True,
@@ -158,8 +158,8 @@ def test_without_root_a_killed_quieting_is_a_warning(tmp_path: Path) -> None:
         for path in home.iterdir():
             path.unlink()
         home.rmdir()
-    assert "still has the settings of a killed session" in done.stdout
-    assert "sudo torchyard machine restore" in done.stdout
+    assert "still has the settings of a killed session" in completed.stdout
+    assert "sudo torchyard machine restore" in completed.stdout
 
 
 def test_facts_of_quieting() -> None:
@@ -230,17 +230,17 @@ def test_a_quieted_bench_records_changes_and_restores_them(
 ) -> None:
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal"))
     before = watched()
-    done = subprocess.run(
+    completed = subprocess.run(
         bench(tmp_path, "--time", "1s", "--launches", "1"),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode in {0, 6}, done.stderr
+    assert completed.returncode in {0, 6}, completed.stderr
     assert watched() == before
     machine = read_run(tmp_path / "run").info["machine"]
     assert machine["tune"]["written"]["perf-rate"]
-    assert json.loads(done.stdout)["machine"]["tune"] == machine["tune"]
+    assert json.loads(completed.stdout)["machine"]["tune"] == machine["tune"]
     assert not (tmp_path / "journal" / JOURNAL_FILE).exists()
 
 

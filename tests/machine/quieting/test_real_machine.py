@@ -80,15 +80,15 @@ def settled(folder: Path) -> None:
 
 def test_quieting_for_a_command_is_restored(found: dict[str, str]) -> None:
     script = "cat " + " ".join(map(str, PLACES)) + "; exit 7"
-    done = subprocess.run(
+    completed = subprocess.run(
         machine("quiet", *request(), "--", "sh", "-c", script),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 7, done.stderr
-    assert done.stdout != "".join(found.values())
-    assert done.stdout.splitlines()[-2:] == ["1", "1"]
+    assert completed.returncode == 7, completed.stderr
+    assert completed.stdout != "".join(found.values())
+    assert completed.stdout.splitlines()[-2:] == ["1", "1"]
     assert values() == found
 
 
@@ -157,11 +157,11 @@ def test_kill_9_of_owner_and_restore_process(found: dict[str, str], tmp_path: Pa
     assert values() != found
     assert (folder / JOURNAL_FILE).exists()
     # The next tune puts it back first, and then its own values.
-    done = subprocess.run(
+    completed = subprocess.run(
         machine("quiet", *request(), "--", "true"), capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0
-    assert "interrupted" in done.stderr
+    assert completed.returncode == 0
+    assert "interrupted" in completed.stderr
     assert values() == found
 
 
@@ -201,14 +201,14 @@ def test_a_full_disk_for_the_journal_changes_nothing(found: dict[str, str], tmp_
         (disk / "lock").touch(0o600)
         with suppress(OSError):
             (disk / "fill").write_bytes(b"x" * (1 << 20))
-        done = subprocess.run(
+        completed = subprocess.run(
             machine("quiet", *request()), capture_output=True, text=True, check=False
         )
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-    assert done.returncode == 4, done.stderr
-    assert "No space left on device" in done.stderr
-    assert "nothing was changed" in done.stderr
+    assert completed.returncode == 4, completed.stderr
+    assert "No space left on device" in completed.stderr
+    assert "nothing was changed" in completed.stderr
     assert values() == found
 
 
@@ -221,7 +221,7 @@ def test_a_read_only_folder_for_the_journal_changes_nothing(
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("mounts are not allowed here")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             machine("quiet", *request()),
             capture_output=True,
             text=True,
@@ -230,9 +230,9 @@ def test_a_read_only_folder_for_the_journal_changes_nothing(
         )
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-    assert done.returncode == 4
-    assert "Read-only file system" in done.stderr
-    assert JOURNAL_VARIABLE in done.stderr
+    assert completed.returncode == 4
+    assert "Read-only file system" in completed.stderr
+    assert JOURNAL_VARIABLE in completed.stderr
     assert values() == found
 
 
@@ -243,12 +243,12 @@ def test_without_root_it_says_what_to_do(found: dict[str, str]) -> None:
     )
     if readable.returncode:
         pytest.skip("another user cannot run this interpreter")
-    done = subprocess.run(
+    completed = subprocess.run(
         [*nobody, *machine("quiet", *request())], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 4
-    assert "--user" in done.stderr
-    assert "--dry-run" in done.stderr
+    assert completed.returncode == 4
+    assert "--user" in completed.stderr
+    assert "--dry-run" in completed.stderr
     dry = subprocess.run(
         [*nobody, *machine("quiet", *request(), "--dry-run")],
         capture_output=True,

@@ -78,11 +78,11 @@ def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
     until(lambda: gone(restore_process))
     assert values(root) == QUIETED
     machine = Machine(files=FileTree(root))
-    found = recover(machine)
-    assert found is not None
-    assert found.restored is not None
-    assert found.restored.complete
-    assert f"process {process.pid}" in found.who
+    recovered = recover(machine)
+    assert recovered is not None
+    assert recovered.restored is not None
+    assert recovered.restored.complete
+    assert f"process {process.pid}" in recovered.who
     assert values(root) == FOUND
     assert recover(machine) is None
 

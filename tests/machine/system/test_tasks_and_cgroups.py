@@ -103,8 +103,8 @@ def test_version_1_beside_version_2_has_the_cpusets(tmp_path: Path) -> None:
         "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
         "cgroup /sys/fs/cgroup/cpu\\040set cgroup rw,relatime,cpuset,cpu 0 0\n",
     )
-    found = find_cpusets(FileTree(tmp_path))
-    assert found == Cpusets(version=1, top="sys/fs/cgroup/cpu set")
+    cpusets = find_cpusets(FileTree(tmp_path))
+    assert cpusets == Cpusets(version=1, top="sys/fs/cgroup/cpu set")
 
 
 def test_a_group_that_is_only_shown_from_outside(tmp_path: Path) -> None:
@@ -260,16 +260,16 @@ def test_nothing_is_run_from_where_the_user_is(
     [((), "--cores"), ((0, 1, 2, 3), "none for housekeeping"), ((3, 9), "CPUs 9 are not online")],
 )
 def test_cores_that_cannot_be_divided(cores: tuple[int, ...], because: str, tmp_path: Path) -> None:
-    found = split_cores(FileTree(make_tree("arm-bare", tmp_path)), QuietRequest(cores=cores))
-    assert because in found.because
-    assert found.measuring == found.housekeeping == ()
+    parts = split_cores(FileTree(make_tree("arm-bare", tmp_path)), QuietRequest(cores=cores))
+    assert because in parts.because
+    assert parts.measuring == parts.housekeeping == ()
 
 
 def test_the_remaining_cores_are_housekeeping_cores(tmp_path: Path) -> None:
-    found = split_cores(
+    parts = split_cores(
         FileTree(make_tree("smt-off-at-boot", tmp_path)), QuietRequest(cores=(3, 1, 3))
     )
-    assert (found.measuring, found.housekeeping, found.because) == ((1, 3), (0, 2), "")
+    assert (parts.measuring, parts.housekeeping, parts.because) == ((1, 3), (0, 2), "")
 
 
 # Order.
@@ -296,7 +296,7 @@ def test_every_name_of_the_orders_is_a_knob() -> None:
 
 def test_the_package_needs_no_torch() -> None:
     program = "import sys, torchyard.machine.knobs; print(sorted({'torch', 'numpy', 'click', 'rich'} & set(sys.modules)))"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
-    assert done.stdout == "[]\n"
+    assert completed.stdout == "[]\n"

@@ -60,11 +60,13 @@ def golden(name: str, text: str) -> None:
 
 
 def listed(capsys: Capture, *arguments: str) -> list[str]:
-    ended = call(capsys, "results", "list", "--json", *arguments)
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
-    assert found["schema"] == 1
-    return [entry.get("id") or entry["run"] for entry in next(v for v in found.values() if v != 1)]
+    completed = call(capsys, "results", "list", "--json", *arguments)
+    assert completed.code == 0, completed.err
+    document = json.loads(completed.out)
+    assert document["schema"] == 1
+    return [
+        entry.get("id") or entry["run"] for entry in next(v for v in document.values() if v != 1)
+    ]
 
 
 def test_the_tables(capsys: Capture, home: Path) -> None:
@@ -113,16 +115,16 @@ def test_comparisons(capsys: Capture, home: Path) -> None:
 
 @pytest.mark.parametrize("when", ["yesterday", "7y", "2025-13-01", "99999999999w"])
 def test_invalid_times(capsys: Capture, home: Path, when: str) -> None:
-    ended = call(capsys, "results", "list", "--since", when)
-    assert ended.code == 2
-    assert "is not a date or time" in ended.err
-    assert "7d" in ended.err
+    completed = call(capsys, "results", "list", "--since", when)
+    assert completed.code == 2
+    assert "is not a date or time" in completed.err
+    assert "7d" in completed.err
 
 
 def test_nothing_fits(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "results", "list", "--study", "none")
-    assert (ended.code, ended.out) == (0, "")
-    assert "no matching runs" in ended.err
+    completed = call(capsys, "results", "list", "--study", "none")
+    assert (completed.code, completed.out) == (0, "")
+    assert "no matching runs" in completed.err
 
 
 def test_a_truncated_list_is_marked(capsys: Capture, home: Path) -> None:
@@ -136,10 +138,10 @@ def test_names_cannot_steer_the_terminal(capsys: Capture, home: Path) -> None:
     change_facts(home / day(1), revision="\x1b[31mred\x1b]0;title\x07\nnew line")
     add_note(home / day(1), "\x1b[2J")
     for arguments in (["list"], ["list", "--comparisons"], ["show", day(1)]):
-        ended = call(capsys, "results", *arguments)
-        assert "\x1b" not in ended.out
-        assert "\x07" not in ended.out
-        assert "\nnew line" not in ended.out
+        completed = call(capsys, "results", *arguments)
+        assert "\x1b" not in completed.out
+        assert "\x07" not in completed.out
+        assert "\nnew line" not in completed.out
 
 
 def test_show(capsys: Capture, home: Path) -> None:
@@ -151,44 +153,44 @@ def test_show(capsys: Capture, home: Path) -> None:
     elsewhere = shutil.copytree(home / day(2), home.parent / "mine")
     shown = json.loads(call(capsys, "results", "show", str(elsewhere), "--json").out)
     assert shown["run"]["id"] == "mine"
-    ended = call(capsys, "results", "show", "20260102")
-    assert ended.code == 2
-    assert "there is no run" in ended.err
+    completed = call(capsys, "results", "show", "20260102")
+    assert completed.code == 2
+    assert "there is no run" in completed.err
 
 
 def test_a_damaged_run_ends_with_8_and_the_rest_is_usable(capsys: Capture, home: Path) -> None:
     change_facts(home / day(2), format=99, torchyard="9.9")
-    ended = call(capsys, "results", "show", day(2))
-    assert ended.code == 8
-    assert "newer Torchyard (9.9)" in ended.out
+    completed = call(capsys, "results", "show", day(2))
+    assert completed.code == 8
+    assert "newer Torchyard (9.9)" in completed.out
     assert listed(capsys) == [day(3), day(2), day(1)]
     assert "unreadable: run.json was written by a newer" in call(capsys, "results", "list").out
 
 
 def test_note(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "results", "note", "20250102", "and late", "--json")
-    assert json.loads(ended.out)["notes"] == ["hot", "and late"]
+    completed = call(capsys, "results", "note", "20250102", "and late", "--json")
+    assert json.loads(completed.out)["notes"] == ["hot", "and late"]
     assert call(capsys, "results", "note", "latest", "text").code == 0
     assert json.loads((home / day(3) / "run.json").read_bytes())["notes"] == ["text"]
     assert call(capsys, "results", "note", "latest", " ").code == 2
 
 
 def test_delete(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "results", "delete", "20250101")
-    assert ended.code == 2
-    assert "--yes" in ended.err
-    ended = call(capsys, "results", "delete", "20250101", "20250103", day(1), "--yes", "--json")
-    assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["deleted"] == [day(1), day(3)]
+    completed = call(capsys, "results", "delete", "20250101")
+    assert completed.code == 2
+    assert "--yes" in completed.err
+    completed = call(capsys, "results", "delete", "20250101", "20250103", day(1), "--yes", "--json")
+    assert completed.code == 0, completed.err
+    assert json.loads(completed.out)["deleted"] == [day(1), day(3)]
     assert listed(capsys) == [day(2)]
     assert [path.name for path in home.iterdir() if path.is_dir()] == [day(2)]
 
 
 def test_all_or_none_is_deleted(capsys: Capture, home: Path) -> None:
     save_baseline("main", [read_run(home / day(2))])
-    ended = call(capsys, "results", "delete", day(1), day(2), "--yes")
-    assert ended.code == 2
-    assert "baseline main refers to it" in ended.err
+    completed = call(capsys, "results", "delete", day(1), day(2), "--yes")
+    assert completed.code == 2
+    assert "baseline main refers to it" in completed.err
     assert listed(capsys) == [day(3), day(2), day(1)]
 
 
@@ -213,12 +215,12 @@ def test_delete_asks(capsys: Capture, home: Path, answer: str, left: list[int]) 
 
 
 def test_export_tables(capsys: Capture, home: Path, tmp_path: Path) -> None:
-    ended = program("results", "export", "--workload", "kernels/matmul")
-    assert ended.code == 0
-    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    completed = program("results", "export", "--workload", "kernels/matmul")
+    assert completed.code == 0
+    rows = list(csv.DictReader(io.StringIO(completed.out)))
     assert [row["run"] for row in rows] == [day(2), day(1)]
-    ended = call(capsys, "results", "export", "--output", "out/a.jsonl", "--json")
-    assert json.loads(ended.out) == {
+    completed = call(capsys, "results", "export", "--output", "out/a.jsonl", "--json")
+    assert json.loads(completed.out) == {
         "schema": 1,
         "output": "out/a.jsonl",
         "format": "jsonl",
@@ -253,21 +255,21 @@ def test_an_exported_run_is_imported_unchanged(
     capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(home, day(4), finish=False)
-    ended = call(capsys, "results", "export", "--archive", "all.tar.gz", "--json")
-    assert ended.code == 0
-    assert json.loads(ended.out)["runs"] == [day(3), day(2), day(1)]
-    assert f"{day(4)} is still running" in ended.err
+    completed = call(capsys, "results", "export", "--archive", "all.tar.gz", "--json")
+    assert completed.code == 0
+    assert json.loads(completed.out)["runs"] == [day(3), day(2), day(1)]
+    assert f"{day(4)} is still running" in completed.err
     monkeypatch.setenv("TORCHYARD_HOME", str(home.parent.parent / "other"))
-    ended = call(capsys, "results", "import", "all.tar.gz")
-    assert ended.code == 0
-    assert ended.out.splitlines() == [f"imported {day(number)}" for number in (3, 2, 1)]
+    completed = call(capsys, "results", "import", "all.tar.gz")
+    assert completed.code == 0
+    assert completed.out.splitlines() == [f"imported {day(number)}" for number in (3, 2, 1)]
     assert listed(capsys) == [day(3), day(2), day(1)]
-    ended = call(capsys, "results", "import", "all.tar.gz", "--json")
-    assert json.loads(ended.out)["imported"]["same"] == [day(3), day(2), day(1)]
+    completed = call(capsys, "results", "import", "all.tar.gz", "--json")
+    assert json.loads(completed.out)["imported"]["same"] == [day(3), day(2), day(1)]
     assert call(capsys, "results", "note", day(1), "changed here").code == 0
-    ended = call(capsys, "results", "import", "all.tar.gz")
-    assert ended.code == 2
-    assert f"rejected: {day(1)}: a different run" in ended.err
+    completed = call(capsys, "results", "import", "all.tar.gz")
+    assert completed.code == 2
+    assert f"rejected: {day(1)}: a different run" in completed.err
 
 
 def test_archives_that_are_refused(capsys: Capture, home: Path, tmp_path: Path) -> None:
@@ -275,26 +277,26 @@ def test_archives_that_are_refused(capsys: Capture, home: Path, tmp_path: Path) 
     assert call(capsys, "results", "import", "all.tar.gz", "--max-size", "1KiB").code == 2
     assert call(capsys, "results", "import", "none.tar.gz").code == 2
     (tmp_path / "bad.tar.gz").write_bytes(b"x")
-    ended = call(capsys, "results", "import", "bad.tar.gz")
-    assert ended.code == 8
-    assert "not a complete archive" in ended.err
+    completed = call(capsys, "results", "import", "bad.tar.gz")
+    assert completed.code == 8
+    assert "not a complete archive" in completed.err
 
 
 def test_verify(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "results", "verify")
-    assert (ended.code, ended.out) == (0, "")
-    assert re.search(r"3 runs, 4 records, .*: no damage", ended.err)
+    completed = call(capsys, "results", "verify")
+    assert (completed.code, completed.out) == (0, "")
+    assert re.search(r"3 runs, 4 records, .*: no damage", completed.err)
     (home / day(1) / "launches.jsonl").write_text("x\n{}\n")
     (home / day(2) / "samples.jsonl").unlink()
-    ended = call(capsys, "results", "verify")
-    assert ended.code == 8
-    assert ended.out.splitlines() == [
+    completed = call(capsys, "results", "verify")
+    assert completed.code == 8
+    assert completed.out.splitlines() == [
         f"{day(2)}/samples.jsonl: the file is missing",
         f"{day(1)}/launches.jsonl, line 1: not a complete record",
     ]
     assert call(capsys, "results", "verify", day(3)).code == 0
-    found = json.loads(call(capsys, "results", "verify", day(1), day(3), "--json").out)
-    assert [len(one["damage"]) for one in found["verified"]] == [1, 0]
+    document = json.loads(call(capsys, "results", "verify", day(1), day(3), "--json").out)
+    assert [len(one["damage"]) for one in document["verified"]] == [1, 0]
     # Only the records that the index needs count for a list.
     assert listed(capsys) == [day(3), day(2), day(1)]
 
@@ -302,11 +304,11 @@ def test_verify(capsys: Capture, home: Path) -> None:
 def test_reindex(capsys: Capture, home: Path) -> None:
     listed(capsys)
     (home / ".index.sqlite").write_bytes(b"garbage" * 1000)
-    ended = call(capsys, "results", "reindex", "--json")
-    assert ended.code == 0
-    found = json.loads(ended.out)
-    assert found["index"] == str(home / ".index.sqlite")
-    assert found["refreshed"]["added"] == 3
+    completed = call(capsys, "results", "reindex", "--json")
+    assert completed.code == 0
+    document = json.loads(completed.out)
+    assert document["index"] == str(home / ".index.sqlite")
+    assert document["refreshed"]["added"] == 3
     assert call(capsys, "results", "reindex").out.startswith("3 runs: ")
 
 
@@ -316,10 +318,10 @@ def test_an_index_that_cannot_be_kept_is_reported(
     (home / ".index.sqlite").mkdir()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    ended = call(capsys, "results", "list")
-    assert ended.code == 0
-    assert "warning: the index of runs cannot be stored" in ended.err
-    assert day(3) in ended.out
+    completed = call(capsys, "results", "list")
+    assert completed.code == 0
+    assert "warning: the index of runs cannot be stored" in completed.err
+    assert day(3) in completed.out
 
 
 def test_a_results_directory_without_runs(

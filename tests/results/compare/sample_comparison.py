@@ -232,10 +232,10 @@ def hostile_comparison() -> CrossComparison:
 
 def hostile_outcome() -> GateOutcome:
     """A gate over hostile names."""
-    found = hostile_comparison()
+    comparison = hostile_comparison()
     return replace(
         OUTCOME,
-        one=found.one,
+        one=comparison.one,
         rows=tuple(replace(row, workload=HOSTILE, why=(HOSTILE,)) for row in OUTCOME.rows),
-        facts=found.facts,
+        facts=comparison.facts,
     )

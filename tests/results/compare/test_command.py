@@ -59,12 +59,12 @@ def test_choices_are_those_of_the_library() -> None:
 
 
 def test_two_runs_by_the_beginning_of_their_ids(capsys: Capture) -> None:
-    ended = call(capsys, "compare", "20250101", "20250102")
-    assert ended.code == 0, ended.err
-    assert "4 rows: 4 with a common baseline" in ended.out
-    assert ended.out.count("▼ slower") == 2
-    assert "mean change of the baseline's time from A to B: +2" in ended.out
-    assert "A  20250101" in ended.out
+    completed = call(capsys, "compare", "20250101", "20250102")
+    assert completed.code == 0, completed.err
+    assert "4 rows: 4 with a common baseline" in completed.out
+    assert completed.out.count("▼ slower") == 2
+    assert "mean change of the baseline's time from A to B: +2" in completed.out
+    assert "A  20250101" in completed.out
 
 
 def test_the_default_second_run_is_the_latest(capsys: Capture) -> None:
@@ -95,8 +95,8 @@ def test_the_ending_of_the_file_says_the_format(
     capsys: Capture, tmp_path: Path, ending: str, start: str
 ) -> None:
     path = tmp_path / "new" / f"out.{ending}"
-    ended = call(capsys, "compare", FIRST, SECOND, "--output", str(path))
-    assert (ended.code, ended.out) == (0, "")
+    completed = call(capsys, "compare", FIRST, SECOND, "--output", str(path))
+    assert (completed.code, completed.out) == (0, "")
     assert path.read_text().lstrip().startswith(start)
 
 
@@ -134,9 +134,9 @@ def test_one_workload_over_time(capsys: Capture) -> None:
     ],
 )
 def test_wrong_requests_end_with_2_and_a_hint(capsys: Capture, arguments: tuple[str, ...]) -> None:
-    ended = call(capsys, "compare", *arguments)
-    assert ended.code == 2
-    assert "hint:" in ended.err
+    completed = call(capsys, "compare", *arguments)
+    assert completed.code == 2
+    assert "hint:" in completed.err
 
 
 def test_a_baseline_from_saving_to_deleting(capsys: Capture, home: Path) -> None:
@@ -161,9 +161,9 @@ def test_a_baseline_from_saving_to_deleting(capsys: Capture, home: Path) -> None
 def test_damaged_baselines_are_listed_with_the_others(capsys: Capture, home: Path) -> None:
     call(capsys, "baseline", "save", "good", FIRST)
     (home / "baselines" / "bad.json").write_text("{")
-    ended = call(capsys, "baseline", "list")
-    assert (ended.code, "good" in ended.out) == (0, True)
-    assert "bad.json, line 1: not JSON" in ended.err
+    completed = call(capsys, "baseline", "list")
+    assert (completed.code, "good" in completed.out) == (0, True)
+    assert "bad.json, line 1: not JSON" in completed.err
     assert call(capsys, "compare", "baseline:bad", FIRST).code == 8
 
 
@@ -175,26 +175,26 @@ def test_a_baseline_file_is_enough_without_the_run(
     assert call(capsys, "baseline", "save", "main", FIRST, "--file", str(path)).code == 2
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "empty"))
     now = str(prepared / "runs" / SECOND)
-    ended = call(capsys, "gate", now, "--baseline", str(path), "--max-slowdown", "2%")
-    assert ended.code == 7, ended.err
-    assert "crossed" in ended.out
+    completed = call(capsys, "gate", now, "--baseline", str(path), "--max-slowdown", "2%")
+    assert completed.code == 7, completed.err
+    assert "crossed" in completed.out
 
 
 def test_a_crossed_limit_ends_with_7(capsys: Capture) -> None:
     call(capsys, "baseline", "save", "main", FIRST)
-    ended = call(capsys, "gate", SECOND, "--baseline", "main", "--max-slowdown", "2%")
-    assert ended.code == 7
-    assert "gate failed: 2 workloads exceed their limit" in ended.out
-    assert "error: gate failed" in ended.err
+    completed = call(capsys, "gate", SECOND, "--baseline", "main", "--max-slowdown", "2%")
+    assert completed.code == 7
+    assert "gate failed: 2 workloads exceed their limit" in completed.out
+    assert "error: gate failed" in completed.err
     kept = call(capsys, "gate", SECOND, "--baseline", "main", "--max-slowdown", "30%")
     assert (kept.code, "gate passed" in kept.out) == (0, True)
 
 
 def test_a_limit_that_cannot_be_explained_ends_with_7_anyway(capsys: Capture) -> None:
     base = ("gate", SECOND, "--baseline", FIRST, "--why")
-    ended = call(capsys, *base, "--max-slowdown", "2%")
-    assert ended.code == 7
-    assert "why: " in ended.err
+    completed = call(capsys, *base, "--max-slowdown", "2%")
+    assert completed.code == 7
+    assert "why: " in completed.err
     document = json.loads(call(capsys, *base, "--max-slowdown", "2%", "--json").out)
     assert document["passed"] is False
     passed = call(capsys, *base, "--max-slowdown", "30%")
@@ -234,32 +234,32 @@ def test_a_wrong_limits_file_is_named(
 ) -> None:
     path = tmp_path / "limits.toml"
     path.write_text(text)
-    ended = call(capsys, "gate", SECOND, "--baseline", FIRST, "--limits", str(path))
-    assert ended.code == 2
-    assert "limits.toml" in ended.err
-    assert said in ended.err
+    completed = call(capsys, "gate", SECOND, "--baseline", FIRST, "--limits", str(path))
+    assert completed.code == 2
+    assert "limits.toml" in completed.err
+    assert said in completed.err
 
 
 def test_a_run_of_two_builds_needs_no_history(capsys: Capture) -> None:
     assert call(capsys, "gate", FIRST, "--max-slowdown", "2%").code == 0
-    ended = call(capsys, "gate", f"{FIRST}#fast", "--max-slowdown", "2%", "--json")
-    document = json.loads(ended.out)
-    assert (ended.code, document["passed"], document["counts"]) == (0, True, {"kept": 2})
+    completed = call(capsys, "gate", f"{FIRST}#fast", "--max-slowdown", "2%", "--json")
+    document = json.loads(completed.out)
+    assert (completed.code, document["passed"], document["counts"]) == (0, True, {"kept": 2})
     assert {row["support"] for row in document["rows"]} == {"interleaved"}
 
 
 def test_json_of_a_failed_gate_is_one_object(capsys: Capture) -> None:
-    ended = call(capsys, "gate", SECOND, "--baseline", FIRST, "--max-slowdown", "2%", "--json")
-    document = json.loads(ended.out)
-    assert (ended.code, document["passed"]) == (7, False)
-    assert "gate failed" in ended.err
+    completed = call(capsys, "gate", SECOND, "--baseline", FIRST, "--max-slowdown", "2%", "--json")
+    document = json.loads(completed.out)
+    assert (completed.code, document["passed"]) == (7, False)
+    assert "gate failed" in completed.err
 
 
 def test_another_machine_fails_by_default(capsys: Capture) -> None:
     base = ("gate", AWAY, "--baseline", FIRST, "--max-slowdown", "90%")
-    ended = call(capsys, *base)
-    assert ended.code == 7
-    assert "not comparable: machine differs" in ended.out
+    completed = call(capsys, *base)
+    assert completed.code == 7
+    assert "not comparable: machine differs" in completed.out
     assert call(capsys, *base, "--on-unsupported", "warn").code == 0
 
 
@@ -269,10 +269,10 @@ def test_untrusted_numbers_neither_pass_nor_fail_a_gate(capsys: Capture, tmp_pat
     lenient = ("--on-unsupported", "pass", "--on-undecided", "pass", "--on-failing", "pass")
     for baseline in ((), ("--baseline", FIRST)):
         base = ("gate", str(folder), *baseline, "--max-slowdown", "90%", *lenient)
-        ended = call(capsys, *base, "--markdown", str(tmp_path / "gate.md"))
-        assert ended.code == 6, ended.err
-        assert "gate untrusted: " in ended.err
-        assert "noisy machine" in ended.out
+        completed = call(capsys, *base, "--markdown", str(tmp_path / "gate.md"))
+        assert completed.code == 6, completed.err
+        assert "gate untrusted: " in completed.err
+        assert "noisy machine" in completed.out
         assert (tmp_path / "gate.md").read_text().startswith("### 🚫 Gate untrusted")
         document = json.loads(call(capsys, *base, "--json").out)
         assert (document["passed"], document["state"]) == (False, "untrusted")
@@ -304,8 +304,8 @@ def test_the_summary_goes_to_a_file_and_to_the_job(
     ],
 )
 def test_wrong_gates_end_with_2(capsys: Capture, arguments: tuple[str, ...]) -> None:
-    ended = call(capsys, "gate", FIRST, *arguments)
-    assert (ended.code, "hint:" in ended.err) == (2, True)
+    completed = call(capsys, "gate", FIRST, *arguments)
+    assert (completed.code, "hint:" in completed.err) == (2, True)
 
 
 def test_an_interrupted_run_fails_for_missing_workloads(capsys: Capture, tmp_path: Path) -> None:
@@ -315,10 +315,10 @@ def test_an_interrupted_run_fails_for_missing_workloads(capsys: Capture, tmp_pat
     lines = (folder / "comparisons.jsonl").read_text().splitlines(keepends=True)
     (folder / "comparisons.jsonl").write_text("".join(lines[:2]))
     (folder / "run.json").write_text(json.dumps(facts | {"state": "interrupted"}))
-    ended = call(capsys, "gate", str(folder), "--max-slowdown", "2%")
-    assert ended.code == 7
-    assert "not measured by the run" in ended.out
-    assert "the run is interrupted" in ended.err
+    completed = call(capsys, "gate", str(folder), "--max-slowdown", "2%")
+    assert completed.code == 7
+    assert "not measured by the run" in completed.out
+    assert "the run is interrupted" in completed.err
     (folder / "run.json").write_text(json.dumps(facts | {"state": "running"}))
     assert call(capsys, "gate", str(folder), "--max-slowdown", "2%").code == 2
 
@@ -326,6 +326,6 @@ def test_an_interrupted_run_fails_for_missing_workloads(capsys: Capture, tmp_pat
 def test_a_baseline_file_has_no_samples_to_pair_again(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "base.json"
     call(capsys, "baseline", "save", "main", FIRST, "--file", str(path))
-    ended = call(capsys, "compare", f"{path}#slow", "#fast")
-    assert (ended.code, "has no samples" in ended.err) == (2, True)
+    completed = call(capsys, "compare", f"{path}#slow", "#fast")
+    assert (completed.code, "has no samples" in completed.err) == (2, True)
     assert call(capsys, "compare", f"{path}#eager", "#fast").code == 0

@@ -45,15 +45,15 @@ def main(runs: Path) -> Run:
 
 
 def test_two_candidates_of_one_run_are_paired_again(main: Run) -> None:
-    found = compare(side(main, "slow"), side(main, "fast"))
+    comparison = compare(side(main, "slow"), side(main, "fast"))
 
-    row = row_of(found)
+    row = row_of(comparison)
     assert (row.support, row.basis, row.verdict) == ("interleaved", "pairs", Verdict.FASTER)
     assert row.ratio == pytest.approx(math.exp(0.15), rel=0.01)
     assert row.interval is not None
     assert row.interval.covers(math.exp(0.15))
-    assert found.session_sd == 0.0
-    assert [fact.name for fact in found.facts] == ["candidate"]
+    assert comparison.session_sd == 0.0
+    assert [fact.name for fact in comparison.facts] == ["candidate"]
 
 
 def test_pairing_again_gives_what_the_run_itself_found(main: Run) -> None:
@@ -114,16 +114,16 @@ def test_swapping_the_runs_inverts_the_result(main: Run) -> None:
 def test_two_runs_with_a_common_baseline_hold_against_drift(main: Run, runs: Path) -> None:
     again = write_session(runs / "again", Plan(seed=2, drift=0.3))
 
-    found = compare(side(main), side(again))
+    comparison = compare(side(main), side(again))
 
-    assert {row.support for row in found.rows} == {"common baseline"}
-    assert {row.verdict for row in found.rows} <= {Verdict.SAME, Verdict.UNDECIDED}
-    for row in found.rows:
+    assert {row.support for row in comparison.rows} == {"common baseline"}
+    assert {row.verdict for row in comparison.rows} <= {Verdict.SAME, Verdict.UNDECIDED}
+    for row in comparison.rows:
         assert row.baseline_shift == pytest.approx(math.expm1(0.3), abs=0.02)
         assert row.interval is not None
         assert row.interval.covers(1.0)
-    assert found.mean is not None
-    assert found.mean.interval.covers(1.0)
+    assert comparison.mean is not None
+    assert comparison.mean.interval.covers(1.0)
 
 
 def test_a_real_change_is_found_through_drift(main: Run, runs: Path) -> None:
@@ -131,11 +131,11 @@ def test_a_real_change_is_found_through_drift(main: Run, runs: Path) -> None:
         runs / "later", Plan(seed=3, drift=-0.2, effects={"fast": 0.12, "slow": 0.05})
     )
 
-    found = compare(side(main), side(later))
+    comparison = compare(side(main), side(later))
 
-    assert row_of(found).verdict is Verdict.SLOWER
-    assert row_of(found).ratio == pytest.approx(math.exp(-0.08), rel=0.01)
-    assert row_of(found, variant="slow").verdict is not Verdict.SLOWER
+    assert row_of(comparison).verdict is Verdict.SLOWER
+    assert row_of(comparison).ratio == pytest.approx(math.exp(-0.08), rel=0.01)
+    assert row_of(comparison, variant="slow").verdict is not Verdict.SLOWER
 
 
 def test_the_session_spread_widens_the_interval(main: Run, runs: Path) -> None:
@@ -184,15 +184,15 @@ def test_what_the_data_cannot_support_gets_no_verdict(
 ) -> None:
     other = write_session(tmp_path / "other", Plan(effects={"fast": 0.5}, **change))
 
-    found = compare(side(main), side(other))
+    comparison = compare(side(main), side(other))
 
-    for row in found.rows:
+    for row in comparison.rows:
         verdict = Verdict.UNTRUSTED if "noisy" in reason else None
         assert (row.support, row.verdict, row.p_value) == ("not supported", verdict, None)
         assert row.ratio is not None
         assert (row.untrusted or row.reasons)[0].startswith(reason), row.reasons
-    assert found.mean is None
-    assert any(fact.blocks for fact in found.facts) is not ("(B)" in reason)
+    assert comparison.mean is None
+    assert any(fact.blocks for fact in comparison.facts) is not ("(B)" in reason)
 
 
 def test_an_unknown_machine_equals_no_other(tmp_path: Path) -> None:
@@ -206,16 +206,16 @@ def test_facts_that_change_by_themselves_block_nothing(main: Run, tmp_path: Path
     other = write_session(
         tmp_path / "other", Plan(seed=5, machine={**MACHINE, "load": "3.0", "memory": "15 GiB"})
     )
-    found = compare(side(main), side(other))
-    assert row_of(found).support == "common baseline"
-    assert "load" in [fact.name for fact in found.facts]
+    comparison = compare(side(main), side(other))
+    assert row_of(comparison).support == "common baseline"
+    assert "load" in [fact.name for fact in comparison.facts]
 
 
 def test_a_fact_that_only_one_version_records_blocks_nothing(main: Run, tmp_path: Path) -> None:
     other = write_session(tmp_path / "other", Plan(seed=5, machine={**MACHINE, "new fact": "x"}))
-    found = compare(side(main), side(other))
-    assert row_of(found).support == "common baseline"
-    assert not any(fact.blocks for fact in found.facts)
+    comparison = compare(side(main), side(other))
+    assert row_of(comparison).support == "common baseline"
+    assert not any(fact.blocks for fact in comparison.facts)
 
 
 def test_an_interrupted_run_is_an_unplanned_analysis(main: Run, tmp_path: Path) -> None:
@@ -227,10 +227,10 @@ def test_an_interrupted_run_is_an_unplanned_analysis(main: Run, tmp_path: Path) 
 
 def test_the_baseline_of_two_runs_is_not_interleaved(main: Run, tmp_path: Path) -> None:
     other = write_session(tmp_path / "other", Plan(drift=0.1))
-    found = compare(side(main, "eager"), side(other, "eager"))
-    assert {row.verdict for row in found.rows} == {None}
-    assert found.rows[0].reasons == ("not interleaved: eager is the baseline of its run",)
-    assert found.rows[0].ratio == pytest.approx(math.exp(-0.1), rel=0.01)
+    comparison = compare(side(main, "eager"), side(other, "eager"))
+    assert {row.verdict for row in comparison.rows} == {None}
+    assert comparison.rows[0].reasons == ("not interleaved: eager is the baseline of its run",)
+    assert comparison.rows[0].ratio == pytest.approx(math.exp(-0.1), rel=0.01)
 
 
 def test_what_fails_or_is_wrong_or_absent_is_listed(main: Run, tmp_path: Path) -> None:
@@ -243,26 +243,28 @@ def test_what_fails_or_is_wrong_or_absent_is_listed(main: Run, tmp_path: Path) -
         ),
     )
 
-    found = compare(side(main), side(other))
+    comparison = compare(side(main), side(other))
 
-    assert found.rows == ()
-    states = {(item.workload, item.variants): (item.one, item.other) for item in found.unpaired}
+    assert comparison.rows == ()
+    states = {
+        (item.workload, item.variants): (item.one, item.other) for item in comparison.unpaired
+    }
     assert states == {
         (MATMUL.label, ("fast", "fast")): ("measured", "wrong"),
         (GPT.label, ("fast", "fast")): ("measured", "failed"),
         (MATMUL.label, ("slow", "")): ("measured", "absent"),
         (GPT.label, ("slow", "")): ("measured", "absent"),
     }
-    whys = " ".join(item.why for item in found.unpaired)
+    whys = " ".join(item.why for item in comparison.unpaired)
     assert "crashed (signal 11)" in whys
     assert "output 0 is off by 3" in whys
 
 
 def test_a_failed_candidate_of_the_same_run_is_listed(tmp_path: Path) -> None:
     run = write_session(tmp_path / "run", Plan(failed=(("gpt", "slow"),)))
-    found = compare(side(run, "slow"), side(run, "fast"))
-    assert [row.workload for row in found.rows] == [MATMUL.label]
-    assert [(item.workload, item.one) for item in found.unpaired] == [(GPT.label, "failed")]
+    comparison = compare(side(run, "slow"), side(run, "fast"))
+    assert [row.workload for row in comparison.rows] == [MATMUL.label]
+    assert [(item.workload, item.one) for item in comparison.unpaired] == [(GPT.label, "failed")]
 
 
 def test_untrusted_pairs_of_one_run_get_no_verdict(tmp_path: Path) -> None:
@@ -276,9 +278,9 @@ def test_untrusted_pairs_of_one_run_get_no_verdict(tmp_path: Path) -> None:
 
 def test_false_discoveries_are_held_down_over_the_rows(main: Run, tmp_path: Path) -> None:
     other = write_session(tmp_path / "other", Plan(seed=9, launch_sd=0.02))
-    found = compare(side(main), side(other))
-    adjusted = [row.p_adjusted for row in found.rows]
-    raw = [row.p_value for row in found.rows]
+    comparison = compare(side(main), side(other))
+    adjusted = [row.p_adjusted for row in comparison.rows]
+    raw = [row.p_value for row in comparison.rows]
     assert all(
         a is not None and p is not None and a >= p for a, p in zip(adjusted, raw, strict=True)
     )
@@ -316,9 +318,12 @@ def test_one_candidate_each_is_compared_whatever_its_name(main: Run, tmp_path: P
         tmp_path / "other",
         Plan(study=replace(STUDY, candidates=(renamed,)), effects={"faster-still": 0.3}),
     )
-    found = compare(side(main, "fast"), side(other))
-    assert (found.rows[0].one.variant, found.rows[0].other.variant) == ("fast", "faster-still")
-    assert found.rows[0].verdict is Verdict.FASTER
+    comparison = compare(side(main, "fast"), side(other))
+    assert (comparison.rows[0].one.variant, comparison.rows[0].other.variant) == (
+        "fast",
+        "faster-still",
+    )
+    assert comparison.rows[0].verdict is Verdict.FASTER
     with pytest.raises(UsageError, match="no variant in common"):
         compare(side(main), side(other))
 
@@ -365,8 +370,8 @@ def test_another_torch_of_the_candidate_is_what_is_compared(main: Run, tmp_path:
         text.replace('"targets": {', '"targets": {"new+default": {"torch": "2.10.0"}, ')
     )
     other = read_run(folder)
-    found = compare(side(main), side(other))
-    assert row_of(found).verdict is Verdict.FASTER
-    facts = {fact.name: (fact.one, fact.other) for fact in found.facts}
+    comparison = compare(side(main), side(other))
+    assert row_of(comparison).verdict is Verdict.FASTER
+    facts = {fact.name: (fact.one, fact.other) for fact in comparison.facts}
     assert facts["candidate torch"] == ("2.9.0", "2.10.0")
-    assert not any(fact.blocks for fact in found.facts)
+    assert not any(fact.blocks for fact in comparison.facts)

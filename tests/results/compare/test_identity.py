@@ -335,9 +335,9 @@ def test_candidates_that_differ_are_compared_and_every_difference_is_a_fact(main
     candidate = main.study.candidates[0]
     pinned = replace(candidate, environment=Environment(name="default", cores="0", instances=2))
     other = changed(main, study=replace(main.study, candidates=(pinned,)))
-    found = compare_sides(Side(text="A", runs=(main,)), Side(text="B", runs=(other,)), RULES)
-    assert found.rows[0].verdict is not Verdict.UNTRUSTED
-    assert {"candidate cores", "candidate instances"} <= {fact.name for fact in found.facts}
+    comparison = compare_sides(Side(text="A", runs=(main,)), Side(text="B", runs=(other,)), RULES)
+    assert comparison.rows[0].verdict is not Verdict.UNTRUSTED
+    assert {"candidate cores", "candidate instances"} <= {fact.name for fact in comparison.facts}
     assert baseline_facts(main, "eager").keys() == {
         name.replace("candidate ", "baseline ", 1)
         for name in candidate_facts(main, "fast")

@@ -71,12 +71,12 @@ def holds(row: CrossRow, wanted: float, *, untrusted: bool) -> None:
 
 def test_two_candidates_of_one_run(runs: tuple[Run, Run]) -> None:
     first, _ = runs
-    found = compare_sides(
+    comparison = compare_sides(
         Side(text="first#half", runs=(first,), variant="half"),
         Side(text="first#quarter", runs=(first,), variant="quarter"),
         Rules(),
     )
-    (row,) = found.rows
+    (row,) = comparison.rows
     assert row.basis == "pairs"
     holds(row, 2.0, untrusted=not all(one.trusted for one in first.comparisons))
 
@@ -85,15 +85,15 @@ def test_two_runs_and_a_gate(runs: tuple[Run, Run], tmp_path: Path) -> None:
     first, second = runs
     write_baseline_file(tmp_path / "base.json", "main", [first])
     before = read_baseline_file(tmp_path / "base.json")
-    found = compare_sides(
+    comparison = compare_sides(
         Side(text="base.json", runs=before), Side(text="second", runs=(second,)), Rules()
     )
-    rows = {row.other.variant: row for row in found.rows}
-    assert not [fact for fact in found.facts if fact.blocks]
-    for name, wanted in (("half", 1.0), ("quarter", 0.25)):
+    rows = {row.other.variant: row for row in comparison.rows}
+    assert not [fact for fact in comparison.facts if fact.blocks]
+    for name, expected in (("half", 1.0), ("quarter", 0.25)):
         sides = [one for run in runs for one in run.comparisons if one.candidate == name]
-        holds(rows[name], wanted, untrusted=not all(one.trusted for one in sides))
-    outcome = run_gate(found, Gate(max_slowdown=0.5))
+        holds(rows[name], expected, untrusted=not all(one.trusted for one in sides))
+    outcome = run_gate(comparison, Gate(max_slowdown=0.5))
     standings = {row.variants[1]: row.standing for row in outcome.rows}
     assert standings["quarter"] in {"crossed", "unsupported", "undecided", "untrusted"}
     assert outcome.failed or standings["quarter"] in {"undecided", "untrusted"}

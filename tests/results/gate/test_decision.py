@@ -41,7 +41,7 @@ def row(
     known = SideNumbers(
         variant="fast", baseline="eager", time_ns=1e6, memory_bytes=100, compile_s=5.0
     )
-    found = CrossRow(
+    cross_row = CrossRow(
         workload=label,
         one=known,
         other=replace(known, time_ns=1e6 * (1 + slowdown)),
@@ -55,7 +55,7 @@ def row(
         degrees=20.0 if supported else None,
         reasons=() if supported else ("other machine: x and y",),
     )
-    return replace(found, **changes)
+    return replace(cross_row, **changes)
 
 
 def compared(*rows: CrossRow, unpaired: tuple[Unpaired, ...] = ()) -> CrossComparison:
@@ -77,8 +77,8 @@ def run_gate_on(*rows: CrossRow, unpaired: tuple[Unpaired, ...] = (), **gate: An
 
 
 def only(outcome: GateOutcome) -> GateRow:
-    (found,) = outcome.rows
-    return found
+    (gate_row,) = outcome.rows
+    return gate_row
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_untrusted_rows_have_an_outcome_of_their_own(
         on_undecided=action, on_unsupported=action, on_missing=action, on_failing=action
     )
     outcome = run_gate_on(row(slowdown, **UNTRUSTED), metric=metric, policy=policy)
-    found = only(outcome)
-    assert (found.standing, found.action, outcome.failed) == ("untrusted", "untrusted", False)
+    gate_row = only(outcome)
+    assert (gate_row.standing, gate_row.action, outcome.failed) == ("untrusted", "untrusted", False)
     assert outcome.untrusted
-    assert found.why[0] == "the candidate replaced the clock (B)"
-    assert (found.low, found.high, found.p_crossed) == (None, None, None)
+    assert gate_row.why[0] == "the candidate replaced the clock (B)"
+    assert (gate_row.low, gate_row.high, gate_row.p_crossed) == (None, None, None)
 
 
 def test_a_crossed_limit_fails_a_gate_beside_untrusted_rows() -> None:
@@ -139,11 +139,11 @@ def test_a_crossed_limit_fails_a_gate_beside_untrusted_rows() -> None:
 
 def test_crossed_means_that_the_near_end_lies_beyond() -> None:
     for slowdown in (0.02 + 0.001 * step for step in range(30)):
-        found = only(run_gate_on(row(slowdown)))
-        assert found.low is not None
-        assert found.high is not None
-        assert found.low < slowdown < found.high
-        assert (found.standing == "crossed") is (found.low > 0.02)
+        gate_row = only(run_gate_on(row(slowdown)))
+        assert gate_row.low is not None
+        assert gate_row.high is not None
+        assert gate_row.low < slowdown < gate_row.high
+        assert (gate_row.standing == "crossed") is (gate_row.low > 0.02)
 
 
 def test_among_many_workloads_one_near_miss_is_not_enough() -> None:
@@ -151,9 +151,9 @@ def test_among_many_workloads_one_near_miss_is_not_enough() -> None:
     assert only(run_gate_on(lonely)).standing == "crossed"
     crowd = [row(0.0, label=f"kernels/k{n} inference") for n in range(40)]
     outcome = run_gate_on(lonely, *crowd)
-    found = next(one for one in outcome.rows if one.workload == MATMUL.label)
-    assert found.standing == "undecided"
-    assert "before the correction for 41 workloads" in found.why[-1]
+    gate_row = next(one for one in outcome.rows if one.workload == MATMUL.label)
+    assert gate_row.standing == "undecided"
+    assert "before the correction for 41 workloads" in gate_row.why[-1]
     assert run_gate_on(row(0.10), *crowd).failed
 
 
@@ -218,10 +218,10 @@ def test_rows_that_cannot_be_compared_are_decided_and_reported(
     one: Any, other: Any, standing: str, action: Action
 ) -> None:
     outcome = run_gate_on(row(0.0), unpaired=(lost(one, other),))
-    found = next(item for item in outcome.rows if item.workload == GPT.label)
-    assert (found.standing, found.action) == (standing, action)
+    gate_row = next(item for item in outcome.rows if item.workload == GPT.label)
+    assert (gate_row.standing, gate_row.action) == (standing, action)
     assert outcome.failed is (action == "fail")
-    assert found.why[0].startswith("so")
+    assert gate_row.why[0].startswith("so")
 
 
 @pytest.mark.parametrize("action", ["pass", "warn", "fail"])
@@ -261,12 +261,12 @@ def test_the_most_severe_outcome_comes_first() -> None:
 
 
 def test_times_of_two_runs_are_never_supported() -> None:
-    found = only(run_gate_on(row(0.1), metric="time"))
-    assert (found.standing, found.why[0]) == (
+    gate_row = only(run_gate_on(row(0.1), metric="time"))
+    assert (gate_row.standing, gate_row.why[0]) == (
         "unsupported",
         "times of two runs are not interleaved",
     )
-    assert found.slowdown == pytest.approx(0.1)
+    assert gate_row.slowdown == pytest.approx(0.1)
     inside = row(0.1, support="interleaved")
     assert only(run_gate_on(inside, metric="time")).standing == "crossed"
 
@@ -298,9 +298,9 @@ def test_point_values_are_compared_with_the_limit(metric: Any, key: str) -> None
 
 def test_a_run_is_gated_on_its_own_verdicts(tmp_path: Path) -> None:
     run = write_session(tmp_path / "run", Plan(effects={"fast": 0.1, "slow": -0.1}))
-    found = compare_inside(Side(text="run", runs=(run,)), Rules())
-    assert {one.support for one in found.rows} == {"interleaved"}
-    outcome = run_gate(found, Gate(max_slowdown=0.02))
+    comparison = compare_inside(Side(text="run", runs=(run,)), Rules())
+    assert {one.support for one in comparison.rows} == {"interleaved"}
+    outcome = run_gate(comparison, Gate(max_slowdown=0.02))
     assert {(one.variants[1], one.standing) for one in outcome.rows} == {
         ("slow", "crossed"),
         ("fast", "kept"),
@@ -315,10 +315,10 @@ def test_a_run_is_gated_against_another(tmp_path: Path) -> None:
     before = write_session(tmp_path / "before", Plan())
     slower = Plan(seed=2, drift=-0.4, effects={"fast": 0.1, "slow": 0.05})
     now = write_session(tmp_path / "now", slower)
-    found = compare_sides(
+    comparison = compare_sides(
         Side(text="before", runs=(before,)), Side(text="now", runs=(now,)), Rules()
     )
-    outcome = run_gate(found, Gate(max_slowdown=0.03))
+    outcome = run_gate(comparison, Gate(max_slowdown=0.03))
     standings = {(one.workload, one.variants[1]): one.standing for one in outcome.rows}
     assert standings == {
         (MATMUL.label, "fast"): "crossed",
@@ -332,16 +332,16 @@ def test_another_machine_fails_the_gate(tmp_path: Path) -> None:
     before = write_session(tmp_path / "before", Plan())
     away = Plan(seed=2, machine={**MACHINE, "cpu": "Other 1"}, study=replace(STUDY, name="away"))
     now = write_session(tmp_path / "now", away)
-    found = compare_sides(
+    comparison = compare_sides(
         Side(text="before", runs=(before,)), Side(text="now", runs=(now,)), Rules()
     )
-    outcome = run_gate(found, Gate(max_slowdown=0.5))
+    outcome = run_gate(comparison, Gate(max_slowdown=0.5))
     assert outcome.failed
     assert {one.standing for one in outcome.rows} == {"unsupported"}
 
 
 def test_an_interval_without_ends_is_undecided() -> None:
-    found = only(run_gate_on(row(0.1, error=100.0, interval=None)))
-    assert (found.standing, found.low) == ("undecided", None)
+    gate_row = only(run_gate_on(row(0.1, error=100.0, interval=None)))
+    assert (gate_row.standing, gate_row.low) == ("undecided", None)
     exact = only(run_gate_on(row(0.0, interval=Interval(low=0.99, high=1.01))))
     assert exact.high == pytest.approx(1 / 0.99 - 1)

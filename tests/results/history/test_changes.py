@@ -23,8 +23,8 @@ from torchyard.stats.change_points.detection import Rules
 
 
 def test_a_step_names_the_revisions_around_it() -> None:
-    found = history_of(series_of(), points_of(40, step_at=25, ratio=0.9))
-    (change,) = found.changes
+    history = history_of(series_of(), points_of(40, step_at=25, ratio=0.9))
+    (change,) = history.changes
     assert (change.kind, change.position, change.last) == ("step", 25, 25)
     assert (change.before.revision, change.after.revision) == ("0000018", "0000019")
     assert change.ratio == pytest.approx(0.9, abs=0.01)
@@ -37,10 +37,10 @@ def test_a_step_names_the_revisions_around_it() -> None:
 
 def test_untrusted_points_are_kept_and_not_evaluated() -> None:
     untrusted = (10, 11, 12, 13, 14, 24, 25, 26)
-    found = history_of(series_of(), points_of(40, step_at=25, untrusted=untrusted))
-    assert len(found.points) == 40
-    assert found.left_out == 8
-    (change,) = found.changes
+    history = history_of(series_of(), points_of(40, step_at=25, untrusted=untrusted))
+    assert len(history.points) == 40
+    assert history.left_out == 8
+    (change,) = history.changes
     assert (change.before.run, change.after.run) == ("run-0023", "run-0027")
     assert change.position == 27
 
@@ -74,10 +74,10 @@ def test_changes_that_are_not_significant_among_all_are_weak() -> None:
         series_of(f"kernels/q{number} inference"): points_of(10, noise=0.0001, seed=number)
         for number in range(200)
     }
-    found = histories(MemoryStore({**lonely, **crowd}), RunFilter(), rules=Rules(least=0.05))
-    assert found[0].changes == ()
-    assert len(found[0].weak) == 1
-    assert (found[0].weak[0].p_adjusted or 0.0) > FALSE_DISCOVERY_RATE
+    series = histories(MemoryStore({**lonely, **crowd}), RunFilter(), rules=Rules(least=0.05))
+    assert series[0].changes == ()
+    assert len(series[0].weak) == 1
+    assert (series[0].weak[0].p_adjusted or 0.0) > FALSE_DISCOVERY_RATE
 
 
 def test_strong_changes_are_significant_among_many_and_rank_by_size() -> None:
@@ -104,15 +104,15 @@ def test_time_chooses_changes_and_not_points() -> None:
         (RunFilter(until=moment), True),
         (RunFilter(until="2025-01-10T00:00:00.000Z"), False),
     ):
-        (found,) = histories(MemoryStore(table), wanted)
-        assert bool(found.changes) is told
-        assert len(found.points) == 40
+        (history,) = histories(MemoryStore(table), wanted)
+        assert bool(history.changes) is told
+        assert len(history.points) == 40
 
 
 def test_a_name_without_its_mode_means_all_modes() -> None:
     store = MemoryStore({series_of(): points_of(5), series_of("kernels/conv"): points_of(5)})
-    found = histories(store, RunFilter(workload="kernels/matmul"))
-    assert [one.series.workload for one in found] == ["kernels/matmul inference"]
+    series = histories(store, RunFilter(workload="kernels/matmul"))
+    assert [one.series.workload for one in series] == ["kernels/matmul inference"]
 
 
 def test_nothing_that_fits_is_reported() -> None:
@@ -124,15 +124,15 @@ def test_untrusted_points_can_be_evaluated_on_request() -> None:
     points = [one._replace(untrusted=True) for one in points_of(40, step_at=25)]
     store = MemoryStore({series_of(): points})
     assert histories(store, RunFilter())[0].changes == ()
-    (found,) = histories(store, RunFilter(), with_untrusted=True)
-    assert [change.position for change in found.changes] == [25]
+    (history,) = histories(store, RunFilter(), with_untrusted=True)
+    assert [change.position for change in history.changes] == [25]
 
 
 def test_progress_is_reported() -> None:
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     table = {series_of(name): points_of(5) for name in ("a", "b", "c")}
-    histories(MemoryStore(table), RunFilter(), progress=lambda n, m: told.append((n, m)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    histories(MemoryStore(table), RunFilter(), progress=lambda n, m: progress.append((n, m)))
+    assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
 def grown(memory: ChangeCache, points: list[SeriesPoint], *sizes: int) -> list[SeriesHistory]:

@@ -88,19 +88,19 @@ def test_choices_are_those_of_the_program() -> None:
 
 
 def test_which_workloads_changed(home: Path, capsys: Capture) -> None:
-    ended = call(capsys, "history")
-    assert ended.code == 0, ended.err
-    assert "1 of 2 histories changed in speedup" in ended.out
-    assert "000000d..000000e" in ended.out
-    assert "conv2d" not in ended.out
+    completed = call(capsys, "history")
+    assert completed.code == 0, completed.err
+    assert "1 of 2 histories changed in speedup" in completed.out
+    assert "000000d..000000e" in completed.out
+    assert "conv2d" not in completed.out
 
 
 def test_one_workload_with_its_picture(home: Path, capsys: Capture) -> None:
-    ended = call(capsys, "history", "kernels/matmul")
-    assert ended.code == 0, ended.err
-    assert re.search(r"step change of -(9|10)\.\d%", ended.out)
-    assert "000000d..000000e" in ended.out
-    assert len([line for line in ended.out.splitlines() if "│" in line or "|" in line]) >= 10
+    completed = call(capsys, "history", "kernels/matmul")
+    assert completed.code == 0, completed.err
+    assert re.search(r"step change of -(9|10)\.\d%", completed.out)
+    assert "000000d..000000e" in completed.out
+    assert len([line for line in completed.out.splitlines() if "│" in line or "|" in line]) >= 10
 
 
 def test_json_of_one_holds_points(home: Path, capsys: Capture) -> None:
@@ -112,8 +112,8 @@ def test_json_of_one_holds_points(home: Path, capsys: Capture) -> None:
 
 
 def test_metric_of_times_goes_the_other_way(home: Path, capsys: Capture) -> None:
-    ended = call(capsys, "history", "--metric", "time", "--json", "--changes-only")
-    (series,) = json.loads(ended.out)["series"]
+    completed = call(capsys, "history", "--metric", "time", "--json", "--changes-only")
+    (series,) = json.loads(completed.out)["series"]
     assert series["metric"] == "time"
     assert series["changes"][0]["ratio"] > 1.08
     assert series["changes"][0]["towards"] == "worse"
@@ -123,9 +123,9 @@ def test_times_choose_changes(home: Path, capsys: Capture) -> None:
     assert "1 of 2" in call(capsys, "history", "--since", "2025-01-10").out
     assert "0 of 2" in call(capsys, "history", "--since", "2025-01-20").out
     assert "0 of 2" in call(capsys, "history", "--until", "2025-01-10").out
-    ended = call(capsys, "history", "--since", "someday")
-    assert ended.code == 2
-    assert "--since" in ended.err
+    completed = call(capsys, "history", "--since", "someday")
+    assert completed.code == 2
+    assert "--since" in completed.err
 
 
 def test_smallest_change_is_a_choice(home: Path, capsys: Capture) -> None:
@@ -145,9 +145,9 @@ def test_every_format_goes_to_a_file(
     home: Path, capsys: Capture, tmp_path: Path, format_name: str
 ) -> None:
     path = tmp_path / "out" / "history.txt"
-    ended = call(capsys, "history", "--format", format_name, "--output", str(path))
-    assert ended.code == 0, ended.err
-    assert ended.out == ""
+    completed = call(capsys, "history", "--format", format_name, "--output", str(path))
+    assert completed.code == 0, completed.err
+    assert completed.out == ""
     text = path.read_text()
     assert "kernels/matmul" in text
     if format_name == "csv":
@@ -167,10 +167,10 @@ def test_json_and_another_format_exclude_each_other(home: Path, capsys: Capture)
 
 
 def test_nothing_that_fits(home: Path, capsys: Capture) -> None:
-    ended = call(capsys, "history", "kernels/none")
-    assert ended.code != 0
-    assert "no history of 'kernels/none'" in ended.err
-    assert "hint" in ended.err
+    completed = call(capsys, "history", "kernels/none")
+    assert completed.code != 0
+    assert "no history of 'kernels/none'" in completed.err
+    assert "hint" in completed.err
 
 
 def test_no_runs_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

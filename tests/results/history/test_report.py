@@ -40,16 +40,16 @@ def sample() -> list[SeriesHistory]:
         series_of("kernels/matmul inference"): points_of(40, step_at=25, ratio=0.9),
         series_of("models/gpt training"): drifting,
     }
-    found = histories(MemoryStore(table), RunFilter())
-    return [*ranked(found), *(one for one in found if not one.changes)]
+    series = histories(MemoryStore(table), RunFilter())
+    return [*ranked(series), *(one for one in series if not one.changes)]
 
 
 def hostile() -> SeriesHistory:
     points = [one._replace(run=HOSTILE, revision=HOSTILE) for one in points_of(40, step_at=25)]
     series = replace(series_of(HOSTILE), candidate=HOSTILE, baseline=HOSTILE, machine=HOSTILE)
-    (found,) = histories(MemoryStore({series: points}), RunFilter())
-    assert found.changes
-    return found
+    (history,) = histories(MemoryStore({series: points}), RunFilter())
+    assert history.changes
+    return history
 
 
 def golden(name: str, text: str) -> None:
@@ -82,8 +82,8 @@ def test_nothing_changed_is_reported() -> None:
 
 
 def test_json_holds_everything() -> None:
-    found = sample()
-    document = json.loads(report.history_json(found, points=True))
+    history = sample()
+    document = json.loads(report.history_json(history, points=True))
     assert document["schema"] == report.HISTORY_SCHEMA
     first = document["series"][0]
     assert first["workload"] == "kernels/matmul inference"
@@ -91,7 +91,7 @@ def test_json_holds_everything() -> None:
     assert (change["kind"], change["towards"], change["position"]) == ("step", "worse", 25)
     assert change["before"]["revision"] == "0000018"
     assert len(first["points"]) == first["runs"] == 40
-    assert "points" not in json.loads(report.history_json(found, points=False))["series"][0]
+    assert "points" not in json.loads(report.history_json(history, points=False))["series"][0]
 
 
 def test_csv_has_a_row_for_each_change() -> None:

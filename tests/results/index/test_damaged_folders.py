@@ -56,8 +56,8 @@ def test_a_damaged_folder_stops_nothing(home: Path, spoil: object, says: str) ->
     shutil.copytree(home / day(1), bad)
     spoil(bad)
     with Store.open(home) as store:
-        found = store.refresh()
-        assert (found.runs, found.added, found.damaged) == (RUNS + 1, 1, 1)
+        refreshed = store.refresh()
+        assert (refreshed.runs, refreshed.added, refreshed.damaged) == (RUNS + 1, 1, 1)
         run = store.run(day(9))
         assert says in run.damage
         assert str(home) not in run.damage
@@ -96,6 +96,6 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     (home / "link").symlink_to(home / day(1))
     (home / "nowhere").symlink_to(home / "none")
     with Store.open(home) as store:
-        found = store.refresh()
+        refreshed = store.refresh()
         assert [run.id for run in store.runs(RunFilter())] in ([day(1), "link"], ["link", day(1)])
-    assert (found.runs, found.damaged) == (2, 0)
+    assert (refreshed.runs, refreshed.damaged) == (2, 0)

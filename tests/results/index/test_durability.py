@@ -54,9 +54,9 @@ def home(kept: Path, tmp_path: Path) -> Path:
 def check_answers(home: Path, *, runs: int = RUNS, warnings: int = 0) -> None:
     """Every answer is right, whatever happened to the index before."""
     with Store.open(home) as store:
-        found = store.refresh()
-        assert found.runs == runs
-        assert len(found.warnings) == warnings
+        refreshed = store.refresh()
+        assert refreshed.runs == runs
+        assert len(refreshed.warnings) == warnings
         assert len(store.runs(RunFilter())) == runs
         assert len(store.comparisons(RunFilter())) == 2 * runs
         series = store.series(RunFilter())
@@ -311,8 +311,8 @@ def test_wal_is_left(home: Path) -> None:
 @contextmanager
 def mounted(*arguments: str, at: Path) -> Iterator[None]:
     at.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *arguments, str(at)], capture_output=True, check=False)
-    if done.returncode:
+    completed = subprocess.run(["mount", *arguments, str(at)], capture_output=True, check=False)
+    if completed.returncode:
         pytest.skip("needs the right to mount")
     try:
         yield
@@ -356,10 +356,10 @@ def test_a_disk_that_fills_up_meanwhile(
             for number in range(60):
                 shutil.copytree(kept / day(1), disk / "runs" / day(3, f"{number:04x}"))
             fill(disk)
-            found = store.refresh()
-            assert found.runs == RUNS + 60
-            assert len(found.warnings) == 1
-            assert "every command reads all run folders" in found.warnings[0]
+            refreshed = store.refresh()
+            assert refreshed.runs == RUNS + 60
+            assert len(refreshed.warnings) == 1
+            assert "every command reads all run folders" in refreshed.warnings[0]
             assert len(store.comparisons(RunFilter())) == 2 * (RUNS + 60)
         check_sound(disk / "runs" / INDEX_FILE)
         (disk / "filler").unlink()

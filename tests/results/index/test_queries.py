@@ -125,23 +125,23 @@ def test_any_mixture_of_filters(store: Store, everything: list[Entries]) -> None
     chance = random.Random(5)
     some = 0
     for _ in range(150):
-        wanted = drawn(chance)
-        of_rows = bool(wanted.workload or wanted.suite or wanted.candidate or wanted.verdicts)
-        kept = [one for one in reversed(everything) if run_fits(one.run, wanted)]
+        filters = drawn(chance)
+        of_rows = bool(filters.workload or filters.suite or filters.candidate or filters.verdicts)
+        kept = [one for one in reversed(everything) if run_fits(one.run, filters)]
         rows = [
             row
             for one in kept
             for row in sorted(one.comparisons, key=lambda row: (row.workload, row.candidate))
-            if row_fits(row, wanted)
+            if row_fits(row, filters)
         ]
         runs = [
             one.run
             for one in kept
-            if not of_rows or any(row_fits(row, wanted) for row in one.comparisons)
+            if not of_rows or any(row_fits(row, filters) for row in one.comparisons)
         ]
-        assert store.comparisons(wanted) == rows[: wanted.limit], wanted
-        assert store.runs(wanted) == runs[: wanted.limit], wanted
-        unlimited = replace(wanted, limit=None)
+        assert store.comparisons(filters) == rows[: filters.limit], filters
+        assert store.runs(filters) == runs[: filters.limit], filters
+        unlimited = replace(filters, limit=None)
         lines = {
             (row.workload, row.candidate, row.baseline, row.machine)
             for row in rows
@@ -155,7 +155,7 @@ def test_any_mixture_of_filters(store: Store, everything: list[Entries]) -> None
 
 def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> None:
     for series in store.series(RunFilter()):
-        wanted = [
+        filters = [
             (row.run, row.speedup)
             for one in everything
             for row in one.comparisons
@@ -164,7 +164,7 @@ def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> No
             and row.speedup is not None
             and row.verdict is not Verdict.WRONG
         ]
-        assert [(point.run, point.value) for point in store.points(series)] == wanted
+        assert [(point.run, point.value) for point in store.points(series)] == filters
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> No
 )
 def test_no_query_scans_the_whole_table(store: Store, ask: Callable[[Store], object]) -> None:
     """A million comparisons may be there: each must be reached through an index."""
-    asked: list[str] = []
-    store._connection.set_trace_callback(asked.append)
+    statements: list[str] = []
+    store._connection.set_trace_callback(statements.append)
     ask(store)
     store._connection.set_trace_callback(None)
-    questions = [text for text in asked if text.startswith("SELECT")]
+    questions = [text for text in statements if text.startswith("SELECT")]
     assert questions
     for text in questions:
         plan = [row[3] for row in store._connection.execute(f"EXPLAIN QUERY PLAN {text}")]

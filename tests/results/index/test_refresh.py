@@ -75,12 +75,12 @@ def looks(home: Path) -> list[str]:
 
 def questions(home: Path, act: Callable[[Store], object]) -> list[str]:
     """The statements of SQL that something takes."""
-    asked: list[str] = []
+    statements: list[str] = []
     with Store.open(home) as store:
-        store._connection.set_trace_callback(asked.append)
+        store._connection.set_trace_callback(statements.append)
         act(store)
         store._connection.set_trace_callback(None)
-    return asked
+    return statements
 
 
 def rewrite_unseen(path: Path, old: str, new: str) -> None:
@@ -228,12 +228,12 @@ def test_a_copy_that_is_not_whole_yet(home: Path) -> None:
 
 def test_a_refresh_without_changes_reads_unsettled_runs_only(home: Path) -> None:
     settle(home)
-    asked = questions(home, lambda store: store.refresh())
-    assert [text for text in asked if "FROM runs" in text and "settled = 0" not in text] == []
-    assert not [text for text in asked if text.startswith(("BEGIN", "INSERT", "DELETE"))]
+    statements = questions(home, lambda store: store.refresh())
+    assert [text for text in statements if "FROM runs" in text and "settled = 0" not in text] == []
+    assert not [text for text in statements if text.startswith(("BEGIN", "INSERT", "DELETE"))]
     add_note(home / day(2), "new")
-    asked = questions(home, lambda store: store.refresh())
-    assert "SELECT id, mark, rows_mark, settled FROM runs WHERE 1" in asked
+    statements = questions(home, lambda store: store.refresh())
+    assert "SELECT id, mark, rows_mark, settled FROM runs WHERE 1" in statements
 
 
 def test_unsettled_runs_are_found_by_an_index(home: Path) -> None:

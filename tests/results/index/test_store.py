@@ -119,16 +119,16 @@ def test_variances_between_launches_are_pooled_by_device_and_suite(tmp_path: Pat
         ],
     )
     with opened(tmp_path) as store:
-        found = {(one.device, one.suite): one for one in store.launch_variances()}
-    assert set(found) == {("cpu", "kernels"), ("cpu", "models"), ("cuda", "kernels")}
-    kernels = found["cpu", "kernels"]
+        variances = {(one.device, one.suite): one for one in store.launch_variances()}
+    assert set(variances) == {("cpu", "kernels"), ("cpu", "models"), ("cuda", "kernels")}
+    kernels = variances["cpu", "kernels"]
     assert (kernels.comparisons, kernels.launches) == (2, 14)
     assert kernels.observed == pytest.approx((2 * 0.01**2 + 10 * 0.04**2) / 12)
     assert kernels.pair_mean == pytest.approx((2 * 0.02**2 / 10 + 10 * 0.03**2 / 10) / 12)
-    assert found["cpu", "models"].observed == pytest.approx(0.02**2)
-    assert found["cpu", "models"].pair_mean == 0.0
+    assert variances["cpu", "models"].observed == pytest.approx(0.02**2)
+    assert variances["cpu", "models"].pair_mean == 0.0
     # A number of pairs that contradicts the launches does not divide by zero.
-    assert found["cuda", "kernels"].pair_mean == 0.0
+    assert variances["cuda", "kernels"].pair_mean == 0.0
 
 
 def test_comparisons_that_say_nothing_about_launches_are_not_pooled(tmp_path: Path) -> None:
@@ -218,20 +218,20 @@ def test_an_invalid_time(kept: Path) -> None:
 
 def test_histories(kept: Path) -> None:
     with opened(kept) as store:
-        found = store.series(RunFilter())
-        assert [(one.workload, one.machine[:12]) for one in found] == [
+        series = store.series(RunFilter())
+        assert [(one.workload, one.machine[:12]) for one in series] == [
             (CONV.label, "example-9100"),
             (MATMUL.label, "example-9000"),
             (MATMUL.label, "example-9100"),
             (GPT.label, "example-9000"),
         ]
-        matmul = found[1]
+        matmul = series[1]
         points = store.points(matmul)
         # The third day's results were wrong: how fast they came says nothing.
         assert [(point.run, point.value) for point in points] == [(day(1), 1.1), (day(2), 1.2)]
         assert [point.revision for point in points] == ["first", "ab" * 20]
         assert (points[0].low, points[0].high) == (1.1 * 0.99, 1.1 * 1.01)
-        assert [point.untrusted for point in store.points(found[2])] == [True]
+        assert [point.untrusted for point in store.points(series[2])] == [True]
         assert store.points(replace(matmul, machine="none")) == []
 
 
@@ -313,8 +313,8 @@ def test_new_changed_and_gone_folders(home: Path) -> None:
         write_run(home, day(5), [compared()])
         shutil.rmtree(home / day(1))
         change_facts(home / day(2), notes=["hot", "really"])
-        found = store.refresh()
-        assert (found.added, found.changed, found.gone, found.runs) == (1, 1, 1, 4)
+        refreshed = store.refresh()
+        assert (refreshed.added, refreshed.changed, refreshed.gone, refreshed.runs) == (1, 1, 1, 4)
         assert ids(store) == [day(5), day(4), day(3), day(2)]
         assert store.run(day(2)).notes == ("hot", "really")
         assert store.comparisons(RunFilter(revision="first")) == []
@@ -361,8 +361,8 @@ def test_a_run_measured_again_in_the_same_folder(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         shutil.rmtree(tmp_path / day(1))
         write_run(tmp_path, day(1), [compared(GPT, speedup=2.0)], started="2025-02-01T00:00:00Z")
-        found = store.refresh()
-        assert (found.added, found.changed, found.gone) == (0, 1, 0)
+        refreshed = store.refresh()
+        assert (refreshed.added, refreshed.changed, refreshed.gone) == (0, 1, 0)
         (entry,) = store.comparisons(RunFilter())
         assert (entry.speedup, entry.started) == (2.0, "2025-02-01T00:00:00Z")
         series = Series(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sweep.sample_sweeps import cell, study, workload
-from torchyard.bench.durations import Range
+from torchyard.bench.time_estimate import Range
 from torchyard.sweep.commands.plan_text import rough_time, sweep_plan_text
 from torchyard.sweep.cost_estimate import KnownCost, MachineResources, estimate_sweep
 from torchyard.sweep.model import ExecutorChoice, SweepLimits, SweepPlan
@@ -46,7 +46,7 @@ def test_batch_sizes_that_are_searched_for() -> None:
 
 
 def test_everything_that_can_be_known() -> None:
-    known = {
+    costs = {
         CELLS[0].id: KnownCost(
             source="history",
             time_s=Range(low=20.0, high=50.0),
@@ -71,7 +71,7 @@ def test_everything_that_can_be_known() -> None:
     plan = replace(PLAN, shard=(1, 4), null=True, limits=SweepLimits(cell_s=1800.0, tries=1))
     text = sweep_plan_text(
         plan,
-        estimate_sweep(plan, [known], resources=HERE),
+        estimate_sweep(plan, [costs], resources=HERE),
         all_cells=True,
         notes=["the pattern 'x*' matches no workload"],
     )
@@ -114,8 +114,8 @@ def test_estimates_are_rounded(low: float, high: float, said: str) -> None:
 
 def test_only_some_of_many_are_named() -> None:
     cells = tuple(cell(number, study(workload(f"w{number}"))) for number in range(1, 9))
-    known = {one.id: KnownCost(source="calibration", unsupported="no timm") for one in cells}
+    costs = {one.id: KnownCost(source="calibration", unsupported="no timm") for one in cells}
     plan = SweepPlan(name="many", cells=cells)
-    text = sweep_plan_text(plan, estimate_sweep(plan, [known]))
+    text = sweep_plan_text(plan, estimate_sweep(plan, [costs]))
     assert "w5 inference (no timm); and 3 more" in text
     assert "w6" not in text

@@ -27,9 +27,9 @@ def given_up(tmp_path: Path) -> Path:
 
 
 def test_a_cell_without_a_run_is_a_row_with_its_log(capsys: Capture, given_up: Path) -> None:
-    ended = call(capsys, "sweep", "report", str(given_up), "--json")
-    assert ended.code == 0, ended.err
-    document = json.loads(ended.out)
+    completed = call(capsys, "sweep", "report", str(given_up), "--json")
+    assert completed.code == 0, completed.err
+    document = json.loads(completed.out)
     first, second = document["rows"]
     assert (first["end"], first["tries"]) == ("crashed", 2)
     assert first["log_tail"] == "last words of /home/alice/x.py\n"
@@ -38,8 +38,8 @@ def test_a_cell_without_a_run_is_a_row_with_its_log(capsys: Capture, given_up: P
 
 def test_sharing_leaves_out_paths(capsys: Capture, given_up: Path, tmp_path: Path) -> None:
     page = tmp_path / "for-others.html"
-    ended = call(capsys, "sweep", "report", str(given_up), "--share", "--output", str(page))
-    assert ended.code == 0, ended.err
+    completed = call(capsys, "sweep", "report", str(given_up), "--share", "--output", str(page))
+    assert completed.code == 0, completed.err
     assert "last words of" in page.read_text()
     for text in (
         page.read_text(),

@@ -51,9 +51,9 @@ def few(bare: str, *more: str) -> list[str]:
 
 
 def plan_of(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    ended = call(capsys, "sweep", "--plan", "--json", *arguments)
-    assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads(ended.out)
+    completed = call(capsys, "sweep", "--plan", "--json", *arguments)
+    assert completed.code == 0, completed.err
+    document: dict[str, Any] = json.loads(completed.out)
     assert document["schema"] == 1
     return document
 
@@ -68,9 +68,9 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
     assert "sweep-cell" not in root_help()
     assert "sweep-cell" not in call(capsys, "--help").out
     assert "Measure one cell" in call(capsys, "sweep-cell", "--help").out
-    ended = call(capsys, "sweep-cell", str(home), "0001-x")
-    assert ended.code == 2
-    assert "is not the folder of a sweep" in ended.err
+    completed = call(capsys, "sweep-cell", str(home), "0001-x")
+    assert completed.code == 2
+    assert "is not the folder of a sweep" in completed.err
 
 
 @pytest.mark.parametrize(
@@ -126,22 +126,22 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
 def test_wrong_use_ends_with_a_hint(
     capsys: Capture, home: Path, arguments: list[str], code: int, what: str, hint: str
 ) -> None:
-    ended = call(capsys, "sweep", *arguments)
-    assert ended.code == code, ended.err
-    assert ended.out == ""
-    first, *others = ended.err.splitlines()
+    completed = call(capsys, "sweep", *arguments)
+    assert completed.code == code, completed.err
+    assert completed.out == ""
+    first, *others = completed.err.splitlines()
     assert what in first
     assert any(line.startswith("  hint: ") and hint in line for line in others)
     assert not (home / "sweeps").exists()
 
 
 def test_a_plan_is_shown_and_nothing_is_made(capsys: Capture, home: Path) -> None:
-    ended = call(capsys, "sweep", "--suites", "models", "--plan", "--exclude", "x*")
-    assert ended.code == 0
-    assert ended.out.startswith("sweep sweep: 8 cells, 8 comparisons\n")
-    assert "note        the pattern 'x*' matches no workload" in ended.out
-    assert "0002-models-gpt-inference-float32  models/gpt inference" in ended.out
-    assert ended.err == ""
+    completed = call(capsys, "sweep", "--suites", "models", "--plan", "--exclude", "x*")
+    assert completed.code == 0
+    assert completed.out.startswith("sweep sweep: 8 cells, 8 comparisons\n")
+    assert "note        the pattern 'x*' matches no workload" in completed.out
+    assert "0002-models-gpt-inference-float32  models/gpt inference" in completed.out
+    assert completed.err == ""
     assert not (home / "sweeps").exists()
 
 
@@ -228,16 +228,16 @@ def test_options_override_the_study_file(capsys: Capture, home: Path, tmp_path: 
 def test_a_sweep_whose_cells_all_fail_keeps_every_row(
     capsys: Capture, home: Path, bare: str
 ) -> None:
-    ended = call(capsys, *few(bare, "--json"))
-    assert ended.code == 5, ended.err
-    document = json.loads(ended.out)
+    completed = call(capsys, *few(bare, "--json"))
+    assert completed.code == 5, completed.err
+    document = json.loads(completed.out)
     assert document["schema"] == 1
     assert [one["state"] for one in document["cells"]] == ["done", "done"]
     assert [one["failure"]["kind"] for one in document["comparisons"]] == ["no-torch"] * 2
     assert list(document["runs"]) == ["float32"]
     assert (home / "runs" / document["runs"]["float32"] / "run.json").is_file()
     # The plan comes first, then a line for each cell.
-    lines = ended.err.splitlines()
+    lines = completed.err.splitlines()
     assert lines[0] == "sweep sweep: 2 cells, 2 comparisons"
     folder = Path(document["folder"])
     assert f"sweep folder: {folder}" in lines
@@ -270,26 +270,26 @@ def test_a_sweep_whose_cells_all_fail_keeps_every_row(
     page = folder.parent / "sweep.html"
     assert call(capsys, "sweep", "report", "--output", str(page)).code == 0
     assert "<html" in page.read_text()[:200]
-    ended = call(capsys, "sweep", "cancel", "latest")
-    assert ended.code == 3
-    assert "the sweep is not running" in ended.err
-    ended = call(capsys, "sweep", "--resume", str(folder), "--plan")
-    assert ended.code == 3
-    assert "the sweep has no open cells" in ended.err
+    completed = call(capsys, "sweep", "cancel", "latest")
+    assert completed.code == 3
+    assert "the sweep is not running" in completed.err
+    completed = call(capsys, "sweep", "--resume", str(folder), "--plan")
+    assert completed.code == 3
+    assert "the sweep has no open cells" in completed.err
 
 
 def test_the_table_says_why(capsys: Capture, home: Path, bare: str, tmp_path: Path) -> None:
     place = tmp_path / "mine"
-    ended = call(capsys, *few(bare, "-q", "--run-dir", str(place)))
-    assert ended.code == 5
-    assert ended.err == "every comparison failed\n"
-    assert "float32: run 2" in ended.out
-    assert "No module named 'torch'" in ended.out
+    completed = call(capsys, *few(bare, "-q", "--run-dir", str(place)))
+    assert completed.code == 5
+    assert completed.err == "every comparison failed\n"
+    assert "float32: run 2" in completed.out
+    assert "No module named 'torch'" in completed.out
     assert SweepFolder.open(place).runs()
     assert not (home / "sweeps").exists()
-    ended = call(capsys, *few(bare, "--run-dir", str(place)))
-    assert ended.code == 2
-    assert "is not empty" in ended.err
+    completed = call(capsys, *few(bare, "--run-dir", str(place)))
+    assert completed.code == 2
+    assert "is not empty" in completed.err
 
 
 def test_what_cannot_be_resumed(capsys: Capture, home: Path, tmp_path: Path, bare: str) -> None:
@@ -297,18 +297,18 @@ def test_what_cannot_be_resumed(capsys: Capture, home: Path, tmp_path: Path, bar
     study.write_text("")
     place = tmp_path / "sweep"
     place.mkdir()
-    ended = call(
+    completed = call(
         capsys, "sweep", str(study), "--resume", str(place), "--only", "x", "--env", "a=b=c"
     )
-    assert ended.code == 2
-    assert f"--resume cannot be combined with {study}, --only, --env" in ended.err
-    ended = call(capsys, "sweep", "--resume", str(place))
-    assert ended.code == 2
-    assert "is not the folder of a sweep" in ended.err
+    assert completed.code == 2
+    assert f"--resume cannot be combined with {study}, --only, --env" in completed.err
+    completed = call(capsys, "sweep", "--resume", str(place))
+    assert completed.code == 2
+    assert "is not the folder of a sweep" in completed.err
     (place / "sweep.json").write_text('{"format": 999, "torchyard": "99.0"}')
-    ended = call(capsys, "sweep", "--resume", str(place))
-    assert ended.code == 8
-    assert "was written by a newer Torchyard (99.0)" in ended.err
+    completed = call(capsys, "sweep", "--resume", str(place))
+    assert completed.code == 8
+    assert "was written by a newer Torchyard (99.0)" in completed.err
     (home / "sweeps").mkdir(parents=True)
     place.rename(home / "sweeps" / "20250101")
     assert "unreadable: " in call(capsys, "sweep", "list").out
@@ -316,11 +316,11 @@ def test_what_cannot_be_resumed(capsys: Capture, home: Path, tmp_path: Path, bar
     (place := tmp_path / "driven").mkdir()
     (place / "sweep.json").write_text(json.dumps(record))
     with SweepFolder.open(place).driving():
-        ended = call(capsys, "sweep", "--resume", str(place), "--calibrate")
+        completed = call(capsys, "sweep", "--resume", str(place), "--calibrate")
         planned = call(capsys, "sweep", "--resume", str(place), "--plan")
-    assert ended.code == 2
-    assert f"process {os.getpid()} on " in ended.err
-    assert "calibration" not in ended.err
+    assert completed.code == 2
+    assert f"process {os.getpid()} on " in completed.err
+    assert "calibration" not in completed.err
     assert planned.code == 0
 
 
@@ -347,10 +347,10 @@ def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_p
         shown = call(capsys, "sweep", "show", str(place))
         assert re.search(r"-inference-float32 +running", shown.out)
         assert f"torchyard sweep --resume {place}" in shown.err
-        ended = call(capsys, "sweep", "cancel", str(place))
-        assert ended.code == 0
-        assert f"process {process.pid} was interrupted\n" in ended.err
-        assert "still running" not in ended.err
+        completed = call(capsys, "sweep", "cancel", str(place))
+        assert completed.code == 0
+        assert f"process {process.pid} was interrupted\n" in completed.err
+        assert "still running" not in completed.err
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -364,9 +364,9 @@ def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_p
     assert document["runs"] == {}
     # The interpreter is fixed; the interrupted cell is measured again.
     silent.write_text("#!/bin/sh\nexit 3\n")
-    ended = call(capsys, "sweep", "--resume", str(place), "--json")
-    assert ended.code == 5, ended.err
-    attempts = [len(one["attempts"]) for one in json.loads(ended.out)["cells"]]
+    completed = call(capsys, "sweep", "--resume", str(place), "--json")
+    assert completed.code == 5, completed.err
+    attempts = [len(one["attempts"]) for one in json.loads(completed.out)["cells"]]
     assert max(attempts) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -376,21 +376,21 @@ def test_a_budget_in_which_no_launch_finishes(capsys: Capture, home: Path, tmp_p
     silent.write_text("#!/bin/sh\nexec sleep 600\n")
     silent.chmod(0o755)
     place = tmp_path / "sweep"
-    ended = call(
+    completed = call(
         capsys, *few(f"silent={silent}", "--run-dir", str(place), "--budget", "15s", "--json")
     )
-    assert ended.code == 124, ended.err
-    assert "the time budget was used up: 2 of 2 cells without a finished launch" in ended.err
-    assert f"resume with: torchyard sweep --resume {place}" in ended.err
-    cells = json.loads(ended.out)["cells"]
+    assert completed.code == 124, completed.err
+    assert "the time budget was used up: 2 of 2 cells without a finished launch" in completed.err
+    assert f"resume with: torchyard sweep --resume {place}" in completed.err
+    cells = json.loads(completed.out)["cells"]
     assert [one["state"] for one in cells] == ["waiting", "waiting"]
     assert all("no launch: the time budget" in one["text"] for one in cells)
     assert "no launch: the time budget" in call(capsys, "sweep", "report", str(place)).out
     # More time measures them; a result of no cell was there to be lost.
     silent.write_text("#!/bin/sh\nexit 3\n")
-    ended = call(capsys, "sweep", "--resume", str(place), "--budget", "5m", "--json")
-    assert ended.code == 5, ended.err
-    assert [one["state"] for one in json.loads(ended.out)["cells"]] == ["done", "done"]
+    completed = call(capsys, "sweep", "--resume", str(place), "--budget", "5m", "--json")
+    assert completed.code == 5, completed.err
+    assert [one["state"] for one in json.loads(completed.out)["cells"]] == ["done", "done"]
 
 
 def test_a_cell_over_its_limit_is_a_row_with_its_log(
@@ -402,11 +402,11 @@ def test_a_cell_over_its_limit_is_a_row_with_its_log(
     arguments = few(
         f"silent={silent}", "--exclude", "*/softmax", "--cell-limit", "4s", "--tries", "1"
     )
-    ended = call(capsys, *arguments)
-    assert ended.code == 5, ended.err
-    assert "kernels/matmul inference: FAILED, timed out after 4 s" in ended.err
-    assert "time        4 to 4 s" not in ended.err
-    assert "timed out after 4 s" in ended.out
+    completed = call(capsys, *arguments)
+    assert completed.code == 5, completed.err
+    assert "kernels/matmul inference: FAILED, timed out after 4 s" in completed.err
+    assert "time        4 to 4 s" not in completed.err
+    assert "timed out after 4 s" in completed.out
     shown = call(capsys, "sweep", "show")
     assert "0001-kernels-matmul-inference-float32: timed out after 4 s" in shown.out
     log = re.search(r"^  log: (.*)$", shown.out, re.MULTILINE)

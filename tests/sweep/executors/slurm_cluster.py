@@ -127,22 +127,22 @@ class Cluster:
         return self.folder / "slurm.conf"
 
     def ask(self, *command: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert completed.returncode == 0, f"{command}: {completed.stdout}{completed.stderr}"
+        return completed.stdout
 
     def wait_until_up(self) -> None:
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
-            done = subprocess.run(
+            completed = subprocess.run(
                 ["sinfo", "--noheader", "--Format=StateLong:|"],
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            if done.stdout and all(
+            if completed.stdout and all(
                 line.strip("| \n") in ("idle", "mixed", "allocated")
-                for line in done.stdout.split("\n")
+                for line in completed.stdout.split("\n")
                 if line
             ):
                 return
@@ -232,8 +232,10 @@ def _end(cluster: Cluster) -> None:
         subprocess.run(["scancel", f"--user={os.getuid()}"], capture_output=True, check=False)
         deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:
-            done = subprocess.run(["squeue", "-h"], capture_output=True, check=False, timeout=30)
-            if done.returncode != 0 or not done.stdout.strip():
+            completed = subprocess.run(
+                ["squeue", "-h"], capture_output=True, check=False, timeout=30
+            )
+            if completed.returncode != 0 or not completed.stdout.strip():
                 break
             time.sleep(0.2)
     for name in reversed(list(cluster.running)):

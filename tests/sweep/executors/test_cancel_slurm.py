@@ -64,9 +64,9 @@ def test_jobs_outlive_their_driver_until_they_are_cancelled(
     assert f"resume with: torchyard sweep --resume {folder}" in err
     assert len(jobs_in(cluster)) == 2
 
-    ended = program("sweep", "cancel", str(folder), "--json", TORCHYARD_HOME=home)
-    assert ended.code == 0, ended.err
-    record = json.loads(ended.out)
+    completed = program("sweep", "cancel", str(folder), "--json", TORCHYARD_HOME=home)
+    assert completed.code == 0, completed.err
+    record = json.loads(completed.out)
     assert (record["driver"], record["jobs"]) == (None, 2)
     assert jobs_in(cluster) == []
     states = [status.state for status in SweepFolder.open(folder).statuses()]
@@ -77,8 +77,8 @@ def test_jobs_outlive_their_driver_until_they_are_cancelled(
 
     # With the fix, the sweep resumes: cancelling does not count as failed attempts of its cells.
     silent.write_text("#!/bin/sh\nexit 3\n")
-    ended = program("sweep", "--resume", str(folder), "--json", TORCHYARD_HOME=home)
-    assert ended.code == 5, ended.err
-    cells = json.loads(ended.out)["cells"]
+    completed = program("sweep", "--resume", str(folder), "--json", TORCHYARD_HOME=home)
+    assert completed.code == 5, completed.err
+    cells = json.loads(completed.out)["cells"]
     assert [cell["state"] for cell in cells] == ["done", "done"]
     assert cells[0]["attempts"][0]["outcome"] in ("cancelled", "interrupted")

@@ -199,11 +199,11 @@ def test_what_is_asked_for_reaches_slurm(cluster: Cluster, sweep: SweepOnSlurm) 
     executor = sweep.executor()
     executor.submit(["waits"])
     number = executor.poll()[0][0].place.rpartition(" ")[2]
-    told = cluster.ask("scontrol", "show", "job", number)
+    job_text = cluster.ask("scontrol", "show", "job", number)
     for words in ("CPUs/Task=2", "MinMemoryNode=100M", "TimeLimit=00:02:00", "Partition=low"):
-        assert words in told
-    assert "Comment=a [b|c] & d" in told
-    assert "Requeue=1" in told
+        assert words in job_text
+    assert "Comment=a [b|c] & d" in job_text
+    assert "Requeue=1" in job_text
     executor.cancel()
 
 

@@ -88,9 +88,9 @@ def test_a_new_driver_finds_the_jobs_of_a_killed_one(cluster: Cluster, sweep: Sw
     assert ends["quick"].outcome == "finished"
     executor.submit(["waits-1", "waits-2"])
     assert len(cluster.jobs(sweep)) == 2, "what has a job is not handed in again"
-    said = executor.detach()
-    assert said.startswith("2 jobs continue in Slurm (`squeue --name=torchyard-sweep-")
-    assert said.endswith("`) and will be found by --resume")
+    messages = executor.detach()
+    assert messages.startswith("2 jobs continue in Slurm (`squeue --name=torchyard-sweep-")
+    assert messages.endswith("`) and will be found by --resume")
 
     third = sweep.executor()
     sweep.go()

@@ -91,8 +91,13 @@ def test_accounting_then_the_record_of_the_job_then_unknown(
         "sacct", "n|12_0|RUNNING|0:0|node1\nn|12_1|TIMEOUT|0:0|node1\nn|9|FAILED|1:0|x\n"
     )
     end_path(sweep, NAME, 2).write_text('{"code": 0, "job": "12_2", "place": "node1"}')
-    found = executor(sweep).poll()
-    assert states(found) == {"a": "running", "b": "time-limit", "c": "finished", "d": "interrupted"}
+    polled = executor(sweep).poll()
+    assert states(polled) == {
+        "a": "running",
+        "b": "time-limit",
+        "c": "finished",
+        "d": "interrupted",
+    }
     assert "--jobs=12" in programs.asked("sacct")[0]
 
 

@@ -211,13 +211,13 @@ def test_without_submitit(tmp_path: Path) -> None:
         "except MissingTool as error: print(error.what, '/', error.hint)\n"
     )
     source = str(Path(__file__).resolve().parents[3] / "src")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, source],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PATH": str(tmp_path)},
     )
-    assert done.stdout == "submitit is not installed / pip install 'torchyard[cluster]'\n", (
-        done.stderr
+    assert completed.stdout == "submitit is not installed / pip install 'torchyard[cluster]'\n", (
+        completed.stderr
     )

@@ -33,8 +33,8 @@ def seen(state: str, **fields: str | int) -> JobInfo:
 
 
 def test_squeue() -> None:
-    found = list(read_squeue(SQUEUE))
-    assert [(one.name[-1], one.job, one.index, one.label) for one in found] == [
+    states = list(read_squeue(SQUEUE))
+    assert [(one.name[-1], one.job, one.index, one.label) for one in states] == [
         ("1", "5", 3, "5_3"),
         ("1", "8", 0, "8_0"),
         ("1", "6", 1, "6_1"),
@@ -43,9 +43,9 @@ def test_squeue() -> None:
         ("2", "15", 0, "15"),
         ("2", "16", 0, "16"),
     ]
-    assert [one.code for one in found] == [143, 0, 129, 7, 137, 143, 0]
-    assert found[1].reason == "JobArrayTaskLimit"
-    assert found[0].reason == ""
+    assert [one.code for one in states] == [143, 0, 129, 7, 137, 143, 0]
+    assert states[1].reason == "JobArrayTaskLimit"
+    assert states[0].reason == ""
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_sacct() -> None:
         "n|12_0.batch|COMPLETED|0:0|node1\n"
         "rubbish\n"
     )
-    found = list(read_sacct(text))
-    assert [(one.label, one.index, one.state, one.code) for one in found] == [
+    states = list(read_sacct(text))
+    assert [(one.label, one.index, one.state, one.code) for one in states] == [
         ("12_0", 0, "COMPLETED", 0),
         ("12_1", 1, "FAILED", 7),
         ("12_2", 2, "CANCELLED", 143),

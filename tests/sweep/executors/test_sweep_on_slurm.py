@@ -46,15 +46,15 @@ def torchyard(*words: str) -> list[str]:
 
 
 def shown(folder: Path, home: dict[str, str]) -> dict[str, Any]:
-    done = subprocess.run(
+    completed = subprocess.run(
         torchyard("sweep", "show", str(folder), "--json"),
         capture_output=True,
         text=True,
         check=False,
         env=home,
     )
-    assert done.returncode == 0, done.stderr
-    record: dict[str, Any] = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    record: dict[str, Any] = json.loads(completed.stdout)
     return record
 
 
@@ -83,7 +83,7 @@ def test_a_sweep_whose_driver_is_killed(cluster: Cluster, tmp_path: Path) -> Non
     assert len(first) >= 3
     assert any(cell["state"] == "done" for cell in first.values())
     assert not all(cell["state"] == "done" for cell in first.values())
-    done = subprocess.run(
+    completed = subprocess.run(
         torchyard("sweep", "--resume", str(folder), "--json"),
         capture_output=True,
         text=True,
@@ -91,8 +91,8 @@ def test_a_sweep_whose_driver_is_killed(cluster: Cluster, tmp_path: Path) -> Non
         env=home,
         timeout=400,
     )
-    assert done.returncode in (0, 6), done.stderr  # 6: the machine was busy meanwhile
-    record = json.loads(done.stdout)
+    assert completed.returncode in (0, 6), completed.stderr  # 6: the machine was busy meanwhile
+    record = json.loads(completed.stdout)
     assert [cell["state"] for cell in record["cells"]] == ["done"] * len(first)
     assert [len(cell["attempts"]) for cell in record["cells"]] == [1] * len(first), "none ran twice"
     assert all(", job " in cell["attempts"][0]["place"] for cell in record["cells"])
@@ -107,7 +107,7 @@ def test_the_largest_batch_is_that_of_the_job(cluster: Cluster, tmp_path: Path) 
     (tmp_path / "hungry.py").write_text(HUNGRY)
     home = {**os.environ, "TORCHYARD_HOME": str(tmp_path / "home")}
     what = ("--workload", "hungry.py", "--batch-size", "largest", "--backends", "aot_eager")
-    done = subprocess.run(
+    completed = subprocess.run(
         torchyard("sweep", *what, *HOW[1:], *WHERE, "--run-dir", "sweep", "--json"),
         capture_output=True,
         text=True,
@@ -116,8 +116,8 @@ def test_the_largest_batch_is_that_of_the_job(cluster: Cluster, tmp_path: Path) 
         cwd=tmp_path,
         timeout=500,
     )
-    assert done.returncode in (0, 6), done.stderr
-    record = json.loads(done.stdout)
+    assert completed.returncode in (0, 6), completed.stderr
+    record = json.loads(completed.stdout)
     (cell,) = record["cells"]
     assert (cell["state"], len(cell["attempts"])) == ("done", 1), cell
     (row,) = record["comparisons"]

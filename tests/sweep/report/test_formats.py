@@ -60,8 +60,8 @@ def hostile() -> SweepSummary:
         comparison(other, candidate=HOSTILE),
         comparison(other, candidate="b"),
     ]
-    asked = replace(plan(cells), name=HOSTILE, revision=HOSTILE, created=HOSTILE)
-    return sweep_summary(asked, [status(c) for c in cells], [run(rows, id_="a'b\"<c>")])
+    changed = replace(plan(cells), name=HOSTILE, revision=HOSTILE, created=HOSTILE)
+    return sweep_summary(changed, [status(c) for c in cells], [run(rows, id_="a'b\"<c>")])
 
 
 def test_every_form_has_a_golden_file() -> None:

@@ -51,7 +51,7 @@ def ask(suite: str, path: str, *questions: Any) -> list[Any]:
     The package of the suite is imported from `path`; `none` means that it is not installed.
     """
     command = [sys.executable, "-c", ASK, suite, path, json.dumps(questions)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    answers: list[Any] = json.loads(done.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+    answers: list[Any] = json.loads(completed.stdout)
     return answers

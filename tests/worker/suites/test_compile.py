@@ -103,9 +103,9 @@ def check(suite: str, name: str, mode: str, backend: str) -> None:
 
     plain, compiled = made(), made()
     expected = results(plain, plain.module)
-    found = results(compiled, torch.compile(compiled.module, backend=backend))
-    assert len(found) == len(expected) > 0
-    for a, b in zip(found, expected, strict=True):
+    compiled_results = results(compiled, torch.compile(compiled.module, backend=backend))
+    assert len(compiled_results) == len(expected) > 0
+    for a, b in zip(compiled_results, expected, strict=True):
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-4 * max(1.0, float(b.abs().max())))
 
 

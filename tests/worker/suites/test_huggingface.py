@@ -131,8 +131,10 @@ try:
 except CannotBuild as error:
     print(error, error.hint, sep="|")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    message, hint = done.stdout.strip().split("|")
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    message, hint = completed.stdout.strip().split("|")
     assert message.startswith("transformers cannot be imported in the target")
     assert hint == "install transformers into the target"
 
@@ -193,8 +195,8 @@ def test_parameters_reach_the_configuration_under_either_name() -> None:
 @with_transformers
 def test_tokens_avoid_the_special_ones() -> None:
     built = made("RobertaForMaskedLM", "inference", {**BERT, "vocab_size": 8, "length": 200})
-    found = set(built.kwargs["input_ids"].unique().tolist())
-    assert found == set(range(8)) - {0, 1, 2}
+    tokens = set(built.kwargs["input_ids"].unique().tolist())
+    assert tokens == set(range(8)) - {0, 1, 2}
 
 
 @quiet

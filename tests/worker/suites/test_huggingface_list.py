@@ -128,13 +128,13 @@ MILLIONS: dict[str, float] = {
 
 def small(model: HuggingFaceModel) -> dict[str, Any]:
     """The model's own sizes, reduced, as a user would write them."""
-    found: dict[str, Any] = {"length": 16}
+    settings: dict[str, Any] = {"length": 16}
     for key, value in model.sizes.items():
         if key.endswith("_config"):
-            found.update({f"{key}.{part}": SMALL[part] for part in value if part in SMALL})
+            settings.update({f"{key}.{part}": SMALL[part] for part in value if part in SMALL})
         elif key in SMALL:
-            found[key] = SMALL[key]
-    return found
+            settings[key] = SMALL[key]
+    return settings
 
 
 def test_the_list_is_whole() -> None:

@@ -49,8 +49,8 @@ def test_the_output_has_the_stated_size(name: str) -> None:
     chosen = choose("kernels", name, "inference", None, TINY.get(name, {}))
     kernel = kernels._BUILDERS[name](chosen)
     with torch.no_grad():
-        found = flatten(kernel.module.eval()(*kernel.args))
-    assert sum(each.numel() for each in found) == kernel.output
+        outputs = flatten(kernel.module.eval()(*kernel.args))
+    assert sum(each.numel() for each in outputs) == kernel.output
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,10 @@ def test_a_causal_mask_leaves_the_pairs_below_the_diagonal() -> None:
     parameters = {"heads": 2, "length": 7, "width": 4}
     whole = suites.build("kernels", "attention", "inference", 3, parameters)
     causal = suites.build("kernels", "attention-causal", "inference", 3, parameters)
-    asked = suites.build("kernels", "attention", "inference", 3, {**parameters, "causal": 1})
+    workload = suites.build("kernels", "attention", "inference", 3, {**parameters, "causal": 1})
     needed = int(torch.ones(7, 7).tril().sum())
     assert whole.flops is not None
-    assert causal.flops == asked.flops == whole.flops * needed / 49
+    assert causal.flops == workload.flops == whole.flops * needed / 49
 
 
 def test_inexact_flops_are_not_reported() -> None:
@@ -146,8 +146,8 @@ def test_the_optimiser_step_is_the_one_of_adamw() -> None:
     expected = step_of_torch(start, gradients, 3)
     for _ in range(2):
         built.module()
-    found = flatten(built.module())
-    for a, b, c in zip(found, expected, start, strict=True):
+    outputs = flatten(built.module())
+    for a, b, c in zip(outputs, expected, start, strict=True):
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
         assert not torch.equal(a, c)
 

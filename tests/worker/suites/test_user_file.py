@@ -258,5 +258,7 @@ built = suites.build("file", {f"{FORMS}:Parts"!r})
 compiled = torch.compile(built.module, backend="eager")
 print(json.dumps(list(compiled(**built.kwargs).shape)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [3, 3]
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert json.loads(completed.stdout) == [3, 3]

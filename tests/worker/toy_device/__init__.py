@@ -55,9 +55,9 @@ class ToyMachine:
 
     def program(self, code: str) -> Any:
         """Return the JSON that a program prints last."""
-        done = self._run([sys.executable, "-c", "import toy_device\n" + code])
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        completed = self._run([sys.executable, "-c", "import toy_device\n" + code])
+        assert completed.returncode == 0, completed.stderr
+        return json.loads(completed.stdout.splitlines()[-1])
 
     def torchyard(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Torchyard."""

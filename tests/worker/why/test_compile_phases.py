@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchyard.worker.why.compile_phases import CompileTimer, phases_of
+from torchyard.worker.why.service import CompileTimer, phases_of
 
 TIMERS = {
     "_compile.compile_inner": 10.0,

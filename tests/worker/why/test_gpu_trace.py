@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.worker.why.test_instrumented_block import traced, unit
-from torchyard.worker.why.assignment import Assignment, short_kernel_name
-from torchyard.worker.why.gpu_trace import (
+from torchyard.worker.why.assignment import (
     Activity,
+    Assignment,
     Call,
     Range,
     Trace,
@@ -20,6 +20,7 @@ from torchyard.worker.why.gpu_trace import (
     iterations_of,
     parse_trace,
     read_trace,
+    short_kernel_name,
 )
 from torchyard.worker.why.kernels import KernelCall
 from torchyard.worker.why.sources import TracedOperator

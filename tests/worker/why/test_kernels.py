@@ -46,7 +46,7 @@ print(json.dumps({"why_not": why_not, "rows": answer["rows"], "restored": restor
 def profiled(folder: Path, mode: str = "inference") -> dict[str, Any]:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     (folder / "cache").mkdir(exist_ok=True)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", SCRIPT, write_net(folder), mode],
         env=environment,
         capture_output=True,
@@ -55,8 +55,8 @@ def profiled(folder: Path, mode: str = "inference") -> dict[str, Any]:
         timeout=280,
         cwd=Path(__file__).parents[3],
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return answer
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.in_process_service import make_service, variant, write_file
-from torchyard.worker.why.software import RedirectedOutput, executed, facts, loaded_libraries
+from torchyard.worker.why.service import RedirectedOutput, executed, facts, loaded_libraries
 
 pytestmark = pytest.mark.torch
 
@@ -60,7 +60,7 @@ def test_other_lines_are_no_executions(line: str) -> None:
 
 SCRIPT = """
 import ctypes, os, sys
-from torchyard.worker.why.software import RedirectedOutput
+from torchyard.worker.why.service import RedirectedOutput
 c = ctypes.CDLL(None)
 print("before")
 with RedirectedOutput() as output:
@@ -74,10 +74,10 @@ print("after", sorted(first), second)
 
 
 def test_output_of_c_code_is_redirected_and_stdout_restored() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.splitlines() == ["before", "after ['of C', 'of the system'] ['more']"]
+    assert completed.stdout.splitlines() == ["before", "after ['of C', 'of the system'] ['more']"]
 
 
 def test_stdout_is_restored_after_an_error() -> None:

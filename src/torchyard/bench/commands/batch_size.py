@@ -13,7 +13,7 @@ from torchyard.cli.options import SectionedCommand, section
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
-    from torchyard.bench.batch_sizes import BatchTry
+    from torchyard.bench.batch_search import BatchTry
     from torchyard.core.study import Study
 
 
@@ -77,8 +77,13 @@ def _options(command: Any) -> Any:
 @common_options
 def batch_size(workload: str, as_json: bool, **options: Any) -> int:
     """Run the search and print its result."""
-    from torchyard.bench.batch_search import find_batch_size
-    from torchyard.bench.batch_sizes import search_json, search_text, tries_text, try_line
+    from torchyard.bench.batch_search import (
+        find_batch_size,
+        search_json,
+        search_text,
+        tries_text,
+        try_line,
+    )
     from torchyard.bench.target_checks import check_devices
     from torchyard.core.number_checks import CHECKS
 

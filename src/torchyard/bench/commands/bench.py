@@ -239,8 +239,7 @@ def revision_of_option(option: str | None) -> str:
 
 def _time_estimate(study: Study, targets: dict[str, dict[str, Any]]) -> TimeEstimate:
     """Estimate the wall time of the run; a run does not depend on readable earlier runs."""
-    from torchyard.bench.earlier_runs import earlier_runs, machine_of_workloads
-    from torchyard.bench.time_estimate import estimate_time
+    from torchyard.bench.time_estimate import earlier_runs, estimate_time, machine_of_workloads
     from torchyard.errors import TorchyardError
     from torchyard.results.commands.options import fresh_store
 
@@ -255,8 +254,7 @@ def _time_estimate(study: Study, targets: dict[str, dict[str, Any]]) -> TimeEsti
 
 
 def _with_largest_batches(study: Study, *, quiet: bool) -> tuple[Study, list[str]]:
-    from torchyard.bench.batch_search import with_largest_batches
-    from torchyard.bench.batch_sizes import try_line
+    from torchyard.bench.batch_search import try_line, with_largest_batches
 
     sized_study, notes = with_largest_batches(
         study, told=None if quiet else lambda one: print_message(try_line(one))

@@ -179,7 +179,7 @@ class BenchSession:
         parts = [f"interrupted: {completed} of {planned} comparisons completed"]
         parts += [f"{partial} with the pairs so far"] if partial else []
         print_message(", ".join(parts))
-        from torchyard.bench.repetition import row_command
+        from torchyard.bench.report.shown_run import row_command
         from torchyard.results.run_reader import read_run
 
         command = row_command(read_run(self.folder), "N")
@@ -248,7 +248,7 @@ class BenchSession:
 
     def print_answer(self) -> None:
         """Print the answer in one sentence."""
-        from torchyard.bench.report.answer import answer_text
+        from torchyard.bench.report.suite_summary import answer_text
 
         budget = self.study.budget
         comparisons = with_short_workloads(self.comparisons)

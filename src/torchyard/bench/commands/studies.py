@@ -13,7 +13,7 @@ import click
 
 from torchyard.bench.commands.options import checked_numbers, request_of_options
 from torchyard.bench.program_session import MAX_PAIRS, MIN_PAIRS, WARM_UP_RUNS, program_study
-from torchyard.bench.repetition import study_of_row
+from torchyard.bench.report.shown_run import study_of_row
 from torchyard.bench.request import WorkloadChoice
 from torchyard.bench.study_assembly import assemble
 from torchyard.cli.options import given_options

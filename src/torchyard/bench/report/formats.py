@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from io import StringIO
 from typing import Any, Final, Protocol
 
-from torchyard.bench.repetition import row_command
 from torchyard.bench.report.generation import generations
 from torchyard.bench.report.page import to_html
+from torchyard.bench.report.shown_run import row_command
 from torchyard.bench.report.suite_summary import (
     excluded_from_means,
     guard_rows,

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from torchyard.bench.repetition import row_command
-from torchyard.bench.report.answer import answer_text
 from torchyard.bench.report.block_charts import BASES
 from torchyard.bench.report.comparison_detail import comparison_part
 from torchyard.bench.report.generation import HEADINGS, generations
-from torchyard.bench.report.shown_run import shown_run
+from torchyard.bench.report.shown_run import row_command, shown_run
 from torchyard.bench.report.suite_charts import (
     ROWS_NAMED,
     forest_description,
@@ -30,6 +28,7 @@ from torchyard.bench.report.suite_charts import (
 )
 from torchyard.bench.report.suite_summary import (
     SuiteRow,
+    answer_text,
     excluded_from_means,
     guard_rows,
     pass_text,

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from torchyard.bench.repetition import row_command
 from torchyard.bench.report.generation import generation_lines
-from torchyard.bench.report.shown_run import shown_run
+from torchyard.bench.report.shown_run import row_command, shown_run
 from torchyard.bench.report.suite_summary import (
     SuiteRow,
     blocks_text,

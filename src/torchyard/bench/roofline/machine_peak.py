@@ -230,8 +230,8 @@ class _PeakMeasurement:
             for place, size in enumerate(sizes):
                 if best and not self._affordable(size, max(best.values())):
                     break
-                done = (turn + place / len(sizes)) / ROUNDS
-                self._say(f"products of {size} x {size}", done / 2)
+                fraction = (turn + place / len(sizes)) / ROUNDS
+                self._say(f"products of {size} x {size}", fraction / 2)
                 rate = float(self._ask("product", size, PRODUCT_S)["flops_per_second"])
                 best[size] = max(rate, best.get(size, 0.0))
         return [ProductRate(size=size, flops_per_second=rate) for size, rate in best.items()]
@@ -256,8 +256,8 @@ class _PeakMeasurement:
         best: dict[tuple[int, str], float] = {}
         for turn in range(ROUNDS):
             for place, size in enumerate(sizes):
-                done = (turn + place / len(sizes)) / ROUNDS
-                self._say(f"arrays of {format_bytes(size)}", 0.5 + done / 2)
+                fraction = (turn + place / len(sizes)) / ROUNDS
+                self._say(f"arrays of {format_bytes(size)}", 0.5 + fraction / 2)
                 for kind in ("copy", "triad"):
                     seconds = MEMORY_STREAM_S if size == largest_bytes else STREAM_S
                     rate = float(self._ask(kind, size, seconds)["bytes_per_second"])

@@ -15,8 +15,8 @@ from typing import Final
 from torchyard.builds.doctor.context import DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.recipe import Recipe
+from torchyard.machine.facts.isolation import read_limits
 from torchyard.machine.facts.memory import amount_kib
-from torchyard.machine.limits import read_limits
 from torchyard.machine.system.file_tree import FileTree
 
 _GIB: Final = 1 << 30

@@ -28,7 +28,7 @@ from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import TorchyardError, UsageError
 from torchyard.files.safe_writing import replace_file
-from torchyard.machine.limits import MachineLimits
+from torchyard.machine.facts.isolation import MachineLimits
 
 _MIB: Final = 1024
 

@@ -69,7 +69,7 @@ from torchyard.core.records import encode
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
 from torchyard.files.safe_writing import replace_file, replace_json
 from torchyard.machine.facts import read_facts
-from torchyard.machine.limits import read_limits
+from torchyard.machine.facts.isolation import read_limits
 from torchyard.process.tree import sweep_orphans
 
 _CHANGE_SOURCE: Final = ("fetch", "update")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.core.cpu_lists import cpus_of_list
-from torchyard.machine.facts import clocks, isolation, load, memory, processor, software
+from torchyard.machine.facts import isolation, load, memory, processor, software
 from torchyard.machine.facts.reading import Reader, facts_of
 from torchyard.machine.gpu.amd import AmdGpu, read_amd
 from torchyard.machine.gpu.library import facts_of_fields
@@ -39,10 +39,10 @@ RUN_FACTS: Final[dict[str, Reader]] = {
     "cores": _cores,
     "memory": memory.total,
     "load": load.load_averages,
-    "frequency driver": clocks.driver,
-    "governor": clocks.governor,
-    "turbo off": clocks.turbo_off,
-    "energy preference": clocks.preference,
+    "frequency driver": processor.frequency_driver,
+    "governor": processor.governor,
+    "turbo off": processor.turbo_off,
+    "energy preference": processor.energy_preference,
     "smt": processor.smt,
     "set apart": isolation.isolated_text,
     "processors that limits leave": isolation.quota_processors,
@@ -106,8 +106,8 @@ def _table(section: str, readers: Mapping[str, Reader]) -> Callable[[Machine], t
 FACT_SECTIONS: Final[dict[str, Callable[[Machine], tuple[Fact, ...]]]] = {
     "processor": processor.read_processor,
     "topology": _table("topology", processor.TOPOLOGY),
-    "frequency": _table("frequency", clocks.FREQUENCY),
-    "idle": _table("idle", clocks.IDLE),
+    "frequency": _table("frequency", processor.FREQUENCY),
+    "idle": _table("idle", processor.IDLE),
     "isolation": _table("isolation", isolation.ISOLATION),
     "interrupts": _table("interrupts", isolation.INTERRUPTS),
     "memory": _table("memory", memory.MEMORY),

@@ -165,10 +165,13 @@ class GpuGuard:
         if len(cards) == 1:
             self._amd_card = cards[0]
             self._amd = AmdSensors(self._files, cards[0])
-            found = open_amd_smi(address_of(self._files, cards[0]))
-            if found.value is not None:
-                self.why_no_reasons = found.value.throttle_reasons().because
-            self._amd_smi, self.why_no_reasons = found.value, found.because or self.why_no_reasons
+            library = open_amd_smi(address_of(self._files, cards[0]))
+            if library.value is not None:
+                self.why_no_reasons = library.value.throttle_reasons().because
+            self._amd_smi, self.why_no_reasons = (
+                library.value,
+                library.because or self.why_no_reasons,
+            )
         else:
             self.why_not = (
                 "several AMD GPUs: it is unknown which one torch uses" if cards else because

@@ -29,10 +29,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.facts.clocks import BOOST, NO_TURBO
+from torchyard.machine.facts.processor import BOOST, NO_TURBO
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
 from torchyard.machine.model import KnobState, QuietRequest, Setting
-from torchyard.machine.system.cpu_states import (
+from torchyard.machine.system.cores import (
     CPUFREQ,
     NO_POLICY,
     ProcessorKnob,

@@ -316,14 +316,14 @@ def run_program(files: FileTree, name: str, *arguments: str, limit_s: float) -> 
     line = shlex.join((name, *arguments))
     variables = {**os.environ, "LC_ALL": "C", "SYSTEMD_PAGER": ""}
     try:
-        done = capture([program, *arguments], variables=variables, limit_s=limit_s)
+        completed = capture([program, *arguments], variables=variables, limit_s=limit_s)
     except subprocess.TimeoutExpired:
         raise StepFailed(f"`{line}` timed out after {limit_s:g} s") from None
     except OSError as error:
         raise MissingTool(f"cannot run {program}: {error.strerror or error}") from error
-    if done.returncode != 0:
-        output = " / ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+    if completed.returncode != 0:
+        output = " / ".join(completed.stderr.strip().splitlines()[-_LAST_LINES:])
         raise StepFailed(
-            f"`{line}` failed with exit code {done.returncode}: {output or 'no output'}"
+            f"`{line}` failed with exit code {completed.returncode}: {output or 'no output'}"
         )
-    return done.stdout
+    return completed.stdout

@@ -80,9 +80,9 @@ def collect(installed: interface.InstalledTool, job: interface.Job) -> Collected
     annotate = str(Path(installed.path).with_name("callgrind_annotate"))
     try:
         words = [annotate, "--threshold=100", "--auto=no", str(path)]
-        done = capture(words, limit_s=_ANNOTATE_LIMIT_S)
-        rows = annotated_rows(done.stdout)
-        export_failure = f"{annotate}: {done.stderr.strip()}" if done.returncode else ""
+        completed = capture(words, limit_s=_ANNOTATE_LIMIT_S)
+        rows = annotated_rows(completed.stdout)
+        export_failure = f"{annotate}: {completed.stderr.strip()}" if completed.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
         rows, export_failure = (), f"cannot run {annotate}: {error}"
     return replace(

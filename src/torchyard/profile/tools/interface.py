@@ -66,8 +66,8 @@ def text_of(path: Path) -> str:
 def query_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
     """Run the interpreter once and return its facts."""
     try:
-        done = capture([python, "-c", _QUERY], variables=environment, limit_s=_QUERY_LIMIT_S)
-        answer = json.loads(done.stdout.splitlines()[-1])
+        completed = capture([python, "-c", _QUERY], variables=environment, limit_s=_QUERY_LIMIT_S)
+        answer = json.loads(completed.stdout.splitlines()[-1])
         places = answer["torch"]
         return TargetFacts(
             python_version=tuple(int(part) for part in answer["version"]),
@@ -220,13 +220,15 @@ def find_tool(tool: Tool, path: str) -> tuple[InstalledTool | None, str]:
         return None, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
     program = str(paths[tool.programs[0]])
     try:
-        done = capture([program, *tool.version_words], limit_s=_VERSION_LIMIT_S)
+        completed = capture([program, *tool.version_words], limit_s=_VERSION_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"{program} cannot be run: {error}"
-    lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
-    if done.returncode != 0:
+    lines = [
+        line.strip() for line in (completed.stdout or completed.stderr).splitlines() if line.strip()
+    ]
+    if completed.returncode != 0:
         output = " / ".join(lines[:3]) or "no output"
-        return None, f"{program} exited with code {done.returncode}: {output}"
+        return None, f"{program} exited with code {completed.returncode}: {output}"
     # Some tools print a banner before the version.
     numbered = [
         line for line in lines if re.search(r"\d", line) and "copyright" not in line.lower()
@@ -343,13 +345,13 @@ def query_kernels(
 ) -> tuple[tuple[CostRow, ...], tuple[str, ...]]:
     """Run a tool's export command; return its kernels, and notes if it failed or has none."""
     try:
-        done = capture(command, limit_s=limit_s)
+        completed = capture(command, limit_s=limit_s)
     except (OSError, subprocess.SubprocessError) as error:
         return (), (f"cannot export the {tool} report: {error}",)
-    rows = kernel_rows(done.stdout.splitlines(), columns)
-    message = done.stderr.strip()[:300]
-    if done.returncode != 0:
-        return rows, (f"{tool} exited with code {done.returncode}: {message}".rstrip(": "),)
+    rows = kernel_rows(completed.stdout.splitlines(), columns)
+    message = completed.stderr.strip()[:300]
+    if completed.returncode != 0:
+        return rows, (f"{tool} exited with code {completed.returncode}: {message}".rstrip(": "),)
     return rows, () if rows else (f"{tool} recorded no kernels: {message}".rstrip(": "),)
 
 

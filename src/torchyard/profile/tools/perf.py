@@ -150,15 +150,15 @@ _TEMPORARY: Final = Path("/tmp")  # noqa: S108 - where Python and perf agree to 
 
 def take_maps(pids: Iterable[int], folder: Path, *, temporary: Path = _TEMPORARY) -> list[str]:
     """Move the perf maps of these processes; only regular files of this user."""
-    taken = []
+    moved = []
     for pid in sorted(set(pids)):
         path = temporary / f"perf-{pid}.map"
         with suppress(OSError):
             facts = os.lstat(path)
             if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid():
                 shutil.move(path, folder / path.name)
-                taken.append(path.name)
-    return taken
+                moved.append(path.name)
+    return moved
 
 
 DATA_FILE: Final = "perf.data"
@@ -210,12 +210,12 @@ def check(installed: InstalledTool, _job: Job) -> None:
     """Raise NotAllowed with a suggested fix if the kernel denies access."""
     try:
         probe = [installed.path, "stat", "--event", SAMPLED_EVENT, "--", "true"]
-        done = capture(probe, limit_s=_PROBE_LIMIT_S)
+        completed = capture(probe, limit_s=_PROBE_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingTool(f"cannot run {installed.path}: {error}", hint=TOOL.package) from error
-    if done.returncode == 0 and "<not supported>" not in done.stderr:
+    if completed.returncode == 0 and "<not supported>" not in completed.stderr:
         return
-    if any(mark in done.stderr.lower() for mark in _REFUSALS):
+    if any(mark in completed.stderr.lower() for mark in _REFUSALS):
         raise NotAllowed(
             "perf is not permitted to profile programs",
             why=f"kernel.perf_event_paranoid is {text_of(_PARANOID).strip() or 'unknown'}, or the "
@@ -223,7 +223,7 @@ def check(installed: InstalledTool, _job: Job) -> None:
             hint="`sudo sysctl kernel.perf_event_paranoid=1`, or run as root, or give the container "
             "CAP_PERFMON",
         )
-    message = " / ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+    message = " / ".join(line.strip() for line in completed.stderr.splitlines() if line.strip())
     raise StepFailed(f"perf cannot count {SAMPLED_EVENT}: {message[:500]}", hint=TOOL.package)
 
 

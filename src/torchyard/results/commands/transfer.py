@@ -112,19 +112,19 @@ def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
     from torchyard.core.units import format_bytes
     from torchyard.results.archive import write_archive
 
-    ended = [entry for entry in chosen if entry.state != "running"]
+    finished = [entry for entry in chosen if entry.state != "running"]
     for entry in chosen:
-        if entry not in ended:
+        if entry not in finished:
             print_message(f"skipped: {entry.id} is still running")
-    if not ended:
+    if not finished:
         raise NothingToDo(
             "all matching runs are still running", hint="wait until they have finished"
         )
     size_bytes = write_archive(
-        path, [Path(entry.folder) for entry in ended], progress=counted("writing runs")
+        path, [Path(entry.folder) for entry in finished], progress=counted("writing runs")
     )
-    print_message(f"{len(ended)} runs, {format_bytes(size_bytes)}: {path}")
-    return {"archive": str(path), "runs": [run.id for run in ended], "size_bytes": size_bytes}
+    print_message(f"{len(finished)} runs, {format_bytes(size_bytes)}: {path}")
+    return {"archive": str(path), "runs": [run.id for run in finished], "size_bytes": size_bytes}
 
 
 def _write_rows(

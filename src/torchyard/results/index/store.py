@@ -75,10 +75,10 @@ def refresh_index(
     digest = digest_of(marks)
     agreed = _agrees(connection, digest)
     indexed = _indexed_marks(connection, "settled = 0" if agreed else "1")
-    gone = [run for run in indexed if run not in marks]
-    if gone:
+    removed = [run for run in indexed if run not in marks]
+    if removed:
         with database.writing(connection) as cursor:
-            delete_runs(cursor, gone)
+            delete_runs(cursor, removed)
     if agreed:
         unread = sorted(indexed)
     else:
@@ -90,7 +90,9 @@ def refresh_index(
     (damaged,) = connection.execute(
         "SELECT count(*) FROM runs WHERE settled = 0 AND damage <> ''"
     ).fetchone()
-    return Refreshed(runs=len(marks), added=added, changed=changed, gone=len(gone), damaged=damaged)
+    return Refreshed(
+        runs=len(marks), added=added, changed=changed, gone=len(removed), damaged=damaged
+    )
 
 
 def _agrees(connection: sqlite3.Connection, digest: str) -> bool:

@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from torchyard.stats.change_points.ranks import Values
-from torchyard.stats.change_points.search import Stretch, find_cuts, significant_cuts
+from torchyard.stats.change_points.search import Stretch, Values, find_cuts, significant_cuts
 from torchyard.stats.change_points.shape import Move, one_drift, shaped
 
 _MAX_DIFFERENCE_RATIO: Final = 4.0
@@ -238,8 +237,8 @@ def _before(moves: list[Move], upto: int) -> list[Move]:
     for move in moves:
         if move.first >= upto:
             break
-        done = (min(move.last, upto) - move.first) / max(move.last - move.first, 1)
-        part = 1.0 if move.kind == "step" else done
+        progress = (min(move.last, upto) - move.first) / max(move.last - move.first, 1)
+        part = 1.0 if move.kind == "step" else progress
         settled_moves.append(
             dataclasses.replace(
                 move,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchyard.bench.durations import Range
+from torchyard.bench.time_estimate import Range
 from torchyard.cli.output import print_message
 from torchyard.core.short_names import short_texts
 from torchyard.core.study import Study
@@ -168,8 +168,8 @@ def _budget(plan: SweepPlan, estimate: SweepEstimate) -> list[str]:
     if first_pass_s is None:
         lines.append("(how many cells get a launch is unknown: there is no earlier run)")
         return [f"  {'budget':<11} {lines[0]}", f"  {'':<11} {lines[1]}"]
-    known = len(estimate.first_launch_s())
-    source = "" if known == cells else f", known for {known} of {cells} cells"
+    known_cells = len(estimate.first_launch_s())
+    source = "" if known_cells == cells else f", known for {known_cells} of {cells} cells"
     launch_text = f"one launch of each cell takes about {rough_duration(first_pass_s)}{source}"
     if first_pass_s > budget_s:
         fitting = int(cells * budget_s / first_pass_s)

@@ -300,7 +300,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     """Plan and run a sweep, or resume one."""
     from torchyard.bench.target_checks import check_backends
     from torchyard.errors import UsageError
-    from torchyard.sweep.commands.execution import SweepSession
+    from torchyard.sweep.commands.cell_progress import SweepSession
     from torchyard.sweep.commands.plan_text import estimate_of, sweep_plan_text
     from torchyard.sweep.execution import check_before_running, create_folder
 

@@ -160,7 +160,7 @@ def _study(options: dict[str, Any]) -> Study:
 
 def _others(study: Study, current: Variant, options: dict[str, Any]) -> tuple[Variant, ...]:
     from torchyard.errors import NothingToDo
-    from torchyard.tune.folder import read_race
+    from torchyard.tune.model import read_race
     from torchyard.tune.perf_test.measurement import tuned_variant
 
     if options["tuned"] is not None:

@@ -196,9 +196,9 @@ def peak_of(profiler: Any) -> int:
 
 def count_flops(runner: VariantRunner) -> Tuple[Optional[float], str]:
     """Return the floating-point operations of one eager iteration, or why they are unknown."""
-    known = runner.model.built.flops if runner.own_module is None else None
-    if known is not None and not runner.model.training:
-        return float(known), ""
+    declared = runner.model.built.flops if runner.own_module is None else None
+    if declared is not None and not runner.model.training:
+        return float(declared), ""
     try:
         from torch.utils.flop_counter import FlopCounterMode
     except ImportError:

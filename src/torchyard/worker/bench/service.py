@@ -15,22 +15,23 @@ from torchyard.worker import suites
 from torchyard.worker.bench import backends, dynamo_graphs, metrics, timing, torch_settings
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
-from torchyard.worker.bench.attention_kernels import use_flex
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
 from torchyard.worker.bench.model import DTYPES, Model, convert
 from torchyard.worker.bench.options import ATTENTION, FLEX, SAME_BATCH, WEIGHTS, changes_module
 from torchyard.worker.bench.quantised_weights import Quantised, quantise, shared_copy
 from torchyard.worker.bench.ranks.group import (
+    Folder,
+    Network,
     Ranks,
     device_of_rank,
     with_other_ranks,
     with_own_inputs,
 )
-from torchyard.worker.bench.ranks.rendezvous import Folder, Network
 from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
 from torchyard.worker.bench.relocation import CopiedModule, Relocator
 from torchyard.worker.bench.timing import run_block
+from torchyard.worker.bench.torch_settings import use_flex
 from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.device_turn import TURN
 from torchyard.worker.devices import device_of, is_known, visible

@@ -11,13 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 
 import torch
 
-from torchyard.worker.bench import (
-    attention_kernels,
-    backends,
-    dynamo_graphs,
-    options,
-    torch_settings,
-)
+from torchyard.worker.bench import backends, dynamo_graphs, options, torch_settings
 from torchyard.worker.bench.backend_names import GIVEN, is_user_function
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.model import Model, copies_of, write_tensors
@@ -289,7 +283,7 @@ class VariantRunner:
         args, kwargs = self.model.args, self.model.kwargs
         if kernel:
             with self.context():
-                attention_kernels.require_kernel(kernel, self._module(), args, kwargs, self.device)
+                torch_settings.require_kernel(kernel, self._module(), args, kwargs, self.device)
             self.model.rewind()
         if compiled:
             dynamo_graphs.clear_counters()
@@ -311,7 +305,7 @@ class VariantRunner:
             self.cached_graphs = dynamo_graphs.cached_graphs()
         if kernel and compiled:
             with self.context():
-                attention_kernels.require_no_other(kernel, self.function, args, kwargs)
+                torch_settings.require_no_other(kernel, self.function, args, kwargs)
         self.forget_gradients()
 
     def remade(self, chosen: torch_settings.Options) -> "VariantRunner":

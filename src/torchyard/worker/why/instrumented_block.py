@@ -1,7 +1,7 @@
 """Profile a block with torch.profiler, and sum the times by source operator (`assignment.py`).
 
 On a GPU, each iteration starts and ends with a synchronization, and its operators cost the time that
-the GPU is busy with their kernels (`gpu_trace.py`).
+the GPU is busy with their kernels.
 
 On the CPU, the profiler keeps small allocations until it ends. They split the memory that results would reuse,
 and page faults in new memory can take longer than the kernels. So a block has few iterations, memory
@@ -24,8 +24,7 @@ from torch.profiler import profile
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.timing import clock
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.why.assignment import Assignment, Event
-from torchyard.worker.why.gpu_trace import ITERATION, iterations_of, read_trace
+from torchyard.worker.why.assignment import ITERATION, Assignment, Event, iterations_of, read_trace
 from torchyard.worker.why.kernels import GeneratedCode, Labels
 from torchyard.worker.why.sources import TracedOperator
 from torchyard.worker.workload import CannotBuild

@@ -12,8 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.why.assignment import Assignment, Cost, Event
-from torchyard.worker.why.gpu_trace import ITERATION
+from torchyard.worker.why.assignment import ITERATION, Assignment, Cost, Event
 from torchyard.worker.why.kernels import GeneratedCode, Labels
 from torchyard.worker.why.sources import TracedOperator, Unit
 
@@ -143,5 +142,5 @@ def peak_by_site(
 
 
 def _iterations(roots: Sequence[Any]) -> List[Any]:
-    found = [root for root in roots if root.name == ITERATION]
-    return found or [one for root in roots for one in _iterations(root.children)]
+    iterations = [root for root in roots if root.name == ITERATION]
+    return iterations or [one for root in roots for one in _iterations(root.children)]

@@ -63,7 +63,7 @@ def run_slurm(name: str, *arguments: str, limit_s: float = TIMEOUT_S) -> tuple[i
     """Run a Slurm command and return exit code, stdout and stderr; a timeout is StepFailed."""
     line = shlex.join((name, *arguments))
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [name, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -81,7 +81,7 @@ def run_slurm(name: str, *arguments: str, limit_s: float = TIMEOUT_S) -> tuple[i
         ) from None
     except OSError as error:
         raise MissingTool(f"cannot run {name}: {error.strerror or error}") from error
-    return done.returncode, done.stdout, done.stderr.strip()
+    return completed.returncode, completed.stdout, completed.stderr.strip()
 
 
 def ask_slurm(name: str, *arguments: str) -> str:

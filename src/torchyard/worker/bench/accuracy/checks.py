@@ -3,25 +3,36 @@
 `reference` computes the baseline's results on the workload's inputs and on a second draw; `judge` checks a candidate
 on both. Every block runs on its own draw and keeps results of some calls, which `verify` compares. `recheck` runs
 after the last block: further calls, the state of the process, and in the first launch the checks of `behaviour`.
+
+Quantised weights differ from the baseline's by design. Such results are neither `pass`, which means equal up to
+rounding, nor wrong: they are compared with those of the dequantised weights, and the difference from the baseline
+is reported.
 """
 
+import math
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.bench.accuracy import behaviour, changed_weights
+from torchyard.worker.bench.accuracy import behaviour
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.behaviour import ModuleState
+from torchyard.worker.bench.accuracy.tensors import (
+    largest_difference,
+    place_for,
+    relative_distance,
+    shapes_of,
+    to_plain,
+)
 from torchyard.worker.bench.accuracy.timed_results import (
     COMPARABLE,
     TimedCheck,
     Verifier,
     distance,
 )
-from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
-from torchyard.worker.bench.model import Model
+from torchyard.worker.bench.model import ALL, LEVELS, NONE, Model
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import VariantRunner
@@ -127,7 +138,7 @@ class Checks:
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
         if unlike:
-            result = changed_weights.describe(runner, self._seed, compared["draws"][0][1], result)
+            result = describe_changed_weights(runner, self._seed, compared["draws"][0][1], result)
         if runner.wrong_weights:
             result = dict(result, status="fail", detail=runner.wrong_weights)
         verifier = self._verifiers.get(runner.name)
@@ -375,3 +386,44 @@ def _generator() -> Any:
     generator = torch.Generator()
     generator.seed()
     return generator
+
+
+RIGHT = ("pass", "less-accurate")
+
+
+def describe_changed_weights(
+    runner: VariantRunner, seed: int, baseline: Dict[str, Any], record: Dict[str, Any]
+) -> Dict[str, Any]:
+    """Return the record with the difference from the baseline; `record` compares with the dequantised weights."""
+    weights = runner.weights or str(baseline.get("weights", ""))
+    text = "weights=%s changes results by design" % weights
+    raw = runner.results(seed, baseline["baseline"])[0]
+    place = place_for(raw)
+    results = to_plain({"output": raw["output"]}, place)
+    expected = to_plain({"output": baseline["baseline"]["output"]}, place)
+    if shapes_of(results) != shapes_of(expected):
+        return dict(
+            record, status="fail", detail="its results have other shapes than the baseline's"
+        )
+    largest = largest_difference(results, expected, runner.hardware.comparison_place)
+    relative = relative_distance(results, expected)
+    text += ": relative difference from the baseline %.2g" % relative
+    method = record.get("method", "none").replace("reference", "reference with the same weights")
+    changed = dict(record, method=method)
+    if record["status"] not in RIGHT:
+        return dict(changed, detail=_joined(str(record.get("detail", "")), text))
+    agreement = (
+        "it agrees with its dequantised weights up to rounding"
+        if record["status"] == "pass"
+        else "compared with its dequantised weights: " + str(record["detail"])
+    )
+    return dict(
+        changed,
+        status="less-accurate",
+        detail=_joined(text, agreement),
+        max_error=largest if math.isfinite(largest) else None,
+    )
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(text for text in texts if text)

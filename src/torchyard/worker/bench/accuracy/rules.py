@@ -195,31 +195,31 @@ class _Judge:
         nan = int((torch.isnan(actual) & torch.isnan(baseline)).sum())
         if nan:
             self.judgement.both_nan.append("%s (%d of %d)" % (name, nan, actual.numel()))
-        seen = profile(actual, noise.scale, self.noise.on)
-        if not seen.finite:
+        measured = profile(actual, noise.scale, self.noise.on)
+        if not measured.finite:
             if not nan:
                 self.judgement.checked = True  # infinities that agree
             return
         judgement = self.judgement
         judgement.checked = True
         judgement.max_error = max(judgement.max_error, largest_gap(actual, baseline, self.noise.on))
-        judgement.candidate_rmse = max(judgement.candidate_rmse or 0.0, seen.rms)
+        judgement.candidate_rmse = max(judgement.candidate_rmse or 0.0, measured.rms)
         if self.noise.exact:
             own = noise.baseline_rms
             judgement.baseline_rmse = max(judgement.baseline_rmse or 0.0, own)
         rare = self.noise.rare(group)
-        limits = Limits(noise.profiles, rare, seen.finite, _slice_size(actual.shape))
-        reason = limits.exceeded(seen)
+        limits = Limits(noise.profiles, rare, measured.finite, _slice_size(actual.shape))
+        reason = limits.exceeded(measured)
         if not reason:
             return
-        lost = max(1.0, seen.typical / limits.typical)
+        lost = max(1.0, measured.typical / limits.typical)
         wider = profile(actual, noise.scale, self.noise.on, factor=1.2 * lost)
         spread = not limits.exceeded(wider) and wider.trend <= limits.trend_of_rounding
-        if not spread or not self._may_lose(seen, lost):
-            gross = seen.outliers > max(1, GROSS_SHARE * seen.finite)
-            self.wrong(limits.describe(name, reason, seen), gross=gross)
+        if not spread or not self._may_lose(measured, lost):
+            gross = measured.outliers > max(1, GROSS_SHARE * measured.finite)
+            self.wrong(limits.describe(name, reason, measured), gross=gross)
         else:
-            self.less.append((name, seen, lost, limits))
+            self.less.append((name, measured, lost, limits))
 
     def _may_lose(self, seen: Profile, lost: float) -> bool:
         if lost > 2.0 ** BITS_LOST[self.noise.rounding]:

@@ -192,7 +192,7 @@ def _shared(squares: Any, right: Any) -> Any:
 
 def _trend(error: Any, right: Any, width: Any) -> Any:
     """Return the strongest systematic deviation, over all numbers and over each slice."""
-    found = []
+    deviations = []
     for weights in (right, None):
         weighed = error if weights is None else error * weights
         spread = width if weights is None else (width * weights).abs()
@@ -206,8 +206,8 @@ def _trend(error: Any, right: Any, width: Any) -> Any:
                     continue
             total = weighed.sum(dim=dims).abs() - HARMLESS_BIAS * spread.sum(dim=dims)
             deviation = squares.sum(dim=dims).sqrt().clamp(min=1e-300)
-            found.append((total / deviation).max())
-    return torch.stack(found).max().clamp(min=0.0)
+            deviations.append((total / deviation).max())
+    return torch.stack(deviations).max().clamp(min=0.0)
 
 
 def _median_of_some(size: Any, width: Any) -> Tuple[Any, Any]:
@@ -385,8 +385,8 @@ class Noise:
         for noise, tensor, _ in self._each(self._baseline):
             if not _comparable(tensor, noise.scale.reference):
                 continue
-            seen = profile(tensor, noise.scale, self.on)
-            noise.baseline_off = seen.norm > MOST_OF_BASELINE
+            measured = profile(tensor, noise.scale, self.on)
+            noise.baseline_off = measured.norm > MOST_OF_BASELINE
             if not noise.baseline_off:
                 noise.scale.add(tensor)
                 noise.profiles.append(profile(tensor, noise.scale, self.on))

@@ -167,8 +167,8 @@ def build(
     instance, value, inputs = load(request)
     module = _module(request, value)
     args, kwargs = _inputs(request, inputs)
-    taken = getattr(instance, "batch_size", None)
-    batch = taken if is_whole(taken) else batch_size
+    batch_size_used = getattr(instance, "batch_size", None)
+    batch = batch_size_used if is_whole(batch_size_used) else batch_size
     if mode == "inference":
         return BuiltWorkload(module, args, kwargs, batch_size=batch)
     if not any(parameter.requires_grad for parameter in module.parameters()):

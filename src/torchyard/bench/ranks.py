@@ -4,20 +4,25 @@ Rank 0 gets the requests and leads: while it answers, the other ranks follow its
 (`worker/bench/ranks`). A rank that dies, raises or hangs leaves the others in a collective operation
 that never ends, so the controller watches all of them: after the first failure the others get a short
 time to answer, then every rank is killed, and the failure names the rank that caused it.
+Ranks on several nodes run in the Slurm allocation of this process.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
 
+from torchyard.errors import UsageError
 from torchyard.process.ending import WorkerFailure
 from torchyard.process.nodes import END_LIMIT_S
+from torchyard.process.programs import capture
 from torchyard.process.worker_process import WorkerProcess, WorkersAsOne
 from torchyard.worker.wire import LED, phase_of
 
@@ -60,8 +65,8 @@ class RankGroup(WorkersAsOne):
                 threads.submit(self._ask_one, rank, verb, limit_s, fields)
                 for rank in range(len(self._workers) if verb in {*LED, *_ALL_RANKS} else 1)
             ]
-            done, waiting = wait(answers, timeout=limit_s, return_when=FIRST_EXCEPTION)
-            failed = any(answer.exception() is not None for answer in done)
+            answered, waiting = wait(answers, timeout=limit_s, return_when=FIRST_EXCEPTION)
+            failed = any(answer.exception() is not None for answer in answered)
             if failed:
                 wait(waiting, timeout=self._grace_s)
                 raise self._cause(answers)
@@ -175,15 +180,15 @@ def _sums(readings: Sequence[Mapping[str, Any]], wall_ns: int) -> dict[str, Any]
     merged: dict[str, Any] = {}
     for name in readings[0]:
         values = [reading.get(name) for reading in readings]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        numbers = [value for value in values if value is not None]
+        if len(numbers) < len(values):
             merged[name] = None
         elif name == "busy_ns":
             merged[name] = {
-                cpu: max(ns[cpu] for ns in known if cpu in ns) for cpu in set().union(*known)
+                cpu: max(ns[cpu] for ns in numbers if cpu in ns) for cpu in set().union(*numbers)
             }
         else:
-            merged[name] = max(known) if name.startswith("probe_") else sum(known)
+            merged[name] = max(numbers) if name.startswith("probe_") else sum(numbers)
     busy, own_ns = merged.get("busy_ns"), merged.get("cpu_ns")
     if busy is not None and own_ns is not None:
         # Busy time is counted in ticks, by every core that computes.
@@ -220,3 +225,40 @@ def _place(tail: str) -> str:
 def _waits(place: str) -> bool:
     """Whether the frame belongs to torch or to Torchyard, which wait for other ranks there."""
     return "/torch/" in place or "/torchyard/worker/" in place
+
+
+_LIMIT_S = 30.0
+
+
+def allocated_nodes(count: int) -> tuple[str, ...]:
+    """Return the names of `count` nodes of the allocation, this one first. Raises UsageError."""
+    names = os.environ.get("SLURM_JOB_NODELIST", "")
+    here = os.environ.get("SLURMD_NODENAME", "")
+    if not names or not here:
+        raise UsageError(
+            f"{count} nodes need a Slurm allocation, and this process does not run on a node of one",
+            hint=f"submit it: sbatch --nodes={count} --wrap 'torchyard bench ...', or a sweep with "
+            "--executor slurm",
+        )
+    others = [name for name in _expanded(names) if name != here]
+    if len(others) < count - 1:
+        raise UsageError(
+            f"the Slurm allocation has {len(others) + 1} nodes, and {count} are requested",
+            hint=f"request --nodes={count} from Slurm, or use fewer nodes",
+        )
+    return (here, *others[: count - 1])
+
+
+def _expanded(names: str) -> list[str]:
+    """Return the names of a list such as `node[1-3,7]`."""
+    program = shutil.which("scontrol")
+    if program is None:
+        raise UsageError(
+            "there is no scontrol on this node, which lists the nodes of an allocation",
+            hint="install Slurm's programs on the compute nodes",
+        )
+    try:
+        completed = capture([program, "show", "hostnames", names], limit_s=_LIMIT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError("scontrol does not list the nodes", why=str(error)) from error
+    return completed.stdout.split()
