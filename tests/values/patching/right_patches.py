@@ -211,11 +211,11 @@ _add(
     "multiplied_by_one",
     """
     for step in range(4):
-        x = values(step)
-        x.mul_(1.0)
+        x = values(step).mul(100).long()
+        x.mul_(1)
         print(x.sum().item())
     """,
-    ("    x.mul_(1.0)\n", ""),
+    ("    x.mul_(1)\n", ""),
     kind=_DROPPED,
 )
 _add(

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchyard.values.model import ValueFinding
 from torchyard.values.patching.model import HOISTED, Edit, NotProposed, Patch
-from torchyard.values.patching.purity import Invariants, check_scope
+from torchyard.values.patching.purity import Invariants, check_scope, check_settings
 from torchyard.values.patching.source_file import SourceFile, copy_with_index
 
 _LOOPS = (ast.For, ast.While)
@@ -26,10 +26,8 @@ def hoist(finding: ValueFinding, source: SourceFile, sources: Sequence[SourceFil
     source.check_editable(statement)
     check_scope(source, source.scope(statement))
     for one in (source, *sources):
-        word = one.mentions("set_default_dtype", "set_default_device", "set_default_tensor_type")
-        if word:
-            raise NotProposed(f"the program uses {word}: the type or device of tensors may change")
-    invariants = Invariants(source)
+        check_settings(one)
+    invariants = Invariants(source, sources)
     invariants.check_never_changed(target.id, target)
     invariants.check_invariant(statement.value, loop)
     edits = _moved(source, statement, loop)
