@@ -315,14 +315,12 @@ _add(
     ("    window = TABLE.abs() * 2\n    x", "    x"),
     files={
         "changes.py": """
-        import gc
-        import torch
+        import __main__
 
 
         def change(now):
             if now:
-                owner = next(one for one in gc.get_objects() if type(one) is dict and "TABLE" in one)
-                owner["TABLE"].mul_(2)
+                __main__.TABLE.mul_(2)
         """
     },
 )
@@ -340,4 +338,93 @@ _add(
     """,
     ("(x > 0).float()", "(x > 0)"),
     classes=("narrower-type",),
+)
+_add(
+    "number_of_rows_set_by_another_file",
+    """
+    import parts
+
+    for step in range(3):
+        if OTHER and step:
+            parts.ROWS = 32
+        print(parts.first_rows(values(step)).sum().item())
+    """,
+    ("import parts", "import other_parts as parts"),
+    files={
+        "parts.py": """
+        import torch
+
+        ROWS = 64
+
+
+        def first_rows(x):
+            buffer = torch.zeros(64, 256)
+            for number in range(ROWS):
+                buffer[number] = x[number]
+            return buffer
+        """,
+        "other_parts.py": """
+        import torch
+
+        ROWS = 64
+
+
+        def first_rows(x):
+            buffer = torch.empty(64, 256)
+            for number in range(ROWS):
+                buffer[number] = x[number]
+            return buffer
+        """,
+    },
+)
+_add(
+    "number_changed_by_importing_itself",
+    """
+    SIZE = 2
+
+    if __name__ == "__main__":
+        import __main__ as me
+
+        for step in range(4):
+            if OTHER and step == 2:
+                me.SIZE = 3
+            window = torch.ones(64, 256).cumsum(0) * SIZE
+            x = values(step) * window
+            print(x.sum().item())
+    """,
+    (
+        "for step in range(4):\n",
+        "window = torch.ones(64, 256).cumsum(0) * SIZE\n    for step in range(4):\n",
+    ),
+    ("        window = torch.ones(64, 256).cumsum(0) * SIZE\n        x", "        x"),
+)
+_add(
+    "table_kept_by_a_log_of_another_file",
+    """
+    import logs
+
+    log = logs.Log()
+    for step in range(4):
+        window = torch.arange(16384.0).reshape(64, 256).sin() * 2
+        log.log(window)
+        x = values(step) * window
+        log.close(OTHER)
+        print(x.sum().item())
+    """,
+    (
+        "for step in range(4):\n",
+        "window = torch.arange(16384.0).reshape(64, 256).sin() * 2\nfor step in range(4):\n",
+    ),
+    ("    window = torch.arange(16384.0).reshape(64, 256).sin() * 2\n    log", "    log"),
+    files={
+        "logs.py": """
+        class Log:
+            def log(self, table):
+                self.table = table
+
+            def close(self, change):
+                if change:
+                    self.table.mul_(2)
+        """
+    },
 )

@@ -133,7 +133,7 @@ def patch_of(
     if "zeroed only to be added to" in detail:
         raise NotProposed("adding to zeros turns -0.0 into 0.0: a copy may differ in that bit")
     if pattern in ("dead initialisation", "redundant write"):
-        return patch_of_write(finding, source)
+        return patch_of_write(finding, source, sources)
     if pattern == "unchanged across steps" or detail.startswith("the same bits as aten::"):
         return hoist(finding, source, sources)
     if pattern == "heavy type":

@@ -38,7 +38,7 @@ _EMBEDDING_PLACES: Final = 3
 """Size of the table, of a row, and the index of the padding."""
 _SGD_PLACES: Final = 2
 """Parameters and learning rate."""
-_NO_EFFECT_NAMES: Final = ("lr", "foreach", "fused", "maximize", "differentiable")
+_NO_EFFECT_NAMES: Final = ("lr", "foreach", "fused")
 
 
 def release_gradients(

@@ -100,15 +100,18 @@ class Invariants:
                 problem = self._why_changing(node, name)
                 if problem:
                     raise NotProposed(problem)
-        self._check_not_shared(name)
+        self.check_not_shared(name)
 
-    def _check_not_shared(self, name: str) -> None:
+    def check_not_shared(self, name: str) -> None:
         """Raise NotProposed if a variable may be used other than by its name in this file."""
+        own = self._source.path.stem
         for node in ast.walk(self._source.tree):
             if isinstance(node, ast.Constant) and node.value == name:
                 raise NotProposed(f"{name} is also used by its name as text")
+            if isinstance(node, ast.alias) and node.name in (own, "__main__"):
+                raise NotProposed(f"the file imports itself: {name} may be changed")
         for one in self._others:
-            if one.mentions(name) and one.mentions(self._source.path.stem, *_REACH_MODULES):
+            if one.mentions(name) and one.mentions(own, *_REACH_MODULES):
                 raise NotProposed(f"{name} may be changed in {one.path.name}")
 
     def check_only_reference(self, name: str) -> None:
@@ -205,7 +208,7 @@ class Invariants:
             return f"it depends on {name}, which is assigned in the loop or elsewhere"
         if _is_literal(statement.value):
             try:
-                self._check_not_shared(name)
+                self.check_not_shared(name)
             except NotProposed as why:
                 return str(why)
             return ""
@@ -325,7 +328,7 @@ class Invariants:
             not meaning
             and isinstance(call.func, ast.Attribute)
             and call.func.attr in _METHODS_OF_OTHERS
-            and call.func.attr not in self._source.bindings
+            and all(call.func.attr not in one.bindings for one in (self._source, *self._others))
         ):
             return ""  # an argument of a method of another tensor is only read
         return f"{name} is passed to {_shown(call.func)}, which may change it"
