@@ -207,3 +207,18 @@ def test_integers_that_are_used_as_indices_keep_their_dtype() -> None:
     assert found.operator == "aten::remainder"
     for use in (lambda bucket: table.gather(0, bucket), lambda bucket: table[bucket]):
         assert profile_patterns(_repeat(indices(use))) == []
+
+
+def test_a_conjugated_copy_is_not_a_copy_of_the_same_bits() -> None:
+    numbers = torch.randn(200, 64, dtype=torch.complex64)
+    real = torch.randn(20000)
+
+    def conjugated() -> None:
+        part = numbers[50:].conj().clone()
+        (part * torch.randn(150, 64)).sum()
+
+    def negated() -> None:
+        (torch._neg_view(real[1000:]).clone() * torch.randn(19000)).sum()
+
+    for program in (conjugated, negated):
+        assert profile_patterns(program) == [], program.__name__

@@ -295,7 +295,8 @@ def _covers_all(observation: Observation) -> bool:
     if name in PUTS:
         if len(arguments) > 3 and arguments[3]:
             return False  # accumulates
-        if any(index is not None and index.dtype is torch.bool for index in arguments[1]):
+        masks = (torch.bool, torch.uint8)
+        if any(index is not None and index.dtype in masks for index in arguments[1]):
             return False  # a mask that selects everything by chance
         marks.index_put_(arguments[1], torch.ones((), dtype=torch.bool, device=marks.device))
     elif len(arguments) == 4 and not observation.keywords:

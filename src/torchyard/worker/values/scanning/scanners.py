@@ -224,6 +224,7 @@ class Scanners:
             and tensor.layout is torch.strided
             and tensor.dtype in LAYOUTS
             and tensor.numel() > 0
+            and not (tensor.is_conj() or tensor.is_neg())
             and (tensor.is_contiguous() or flat_memory(tensor) is not None)
         )
 
