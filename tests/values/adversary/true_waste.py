@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.values.adversary.program import SHAPE, has_outliers, values
+from tests.values.adversary.program import has_outliers, values
 
+SHAPE = (32, 64)
 _BUFFER = torch.zeros(SHAPE)
 
 
