@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-CORPORA: Final = ("planted", "clean", "held_out", "later_planted", "later_clean", "review_planted", "review_clean")
+CORPORA: Final = (
+    "planted",
+    "clean",
+    "held_out",
+    "later_planted",
+    "later_clean",
+    "review_planted",
+    "review_clean",
+)
 MARK: Final = "# waste"
 
 

@@ -116,7 +116,9 @@ def patch_of(
     for one in sources:
         word = one.mentions(*_OBSERVES)
         if word:
-            raise NotProposed(f"the program uses {word}: its output may depend on its operators or source")
+            raise NotProposed(
+                f"the program uses {word}: its output may depend on its operators or source"
+            )
     if pattern == "sparse gradient":
         if "rows have a gradient" not in detail:
             raise NotProposed("the tensor is used in parts: there is no mechanical patch")

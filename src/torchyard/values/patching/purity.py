@@ -51,7 +51,9 @@ _SHOWS: Final = frozenset({"print", "len", "str", "repr", "float", "int", "bool"
 _MATH: Final = frozenset({"math.pi", "math.e", "math.inf", "torch.pi", "torch.inf"})
 _MATH_CALLS: Final = frozenset({"math.sqrt", "math.log", "math.exp", "math.cos", "math.sin"})
 _LONGEST_SHOWN: Final = 40
-_REACH_MODULES: Final = _words("__main__ modules globals __globals__ f_globals import_module __dict__ gc")
+_REACH_MODULES: Final = _words(
+    "__main__ modules globals __globals__ f_globals import_module __dict__ gc"
+)
 """Names with which a file can reach the variables of another one, besides importing it."""
 _SETTINGS: Final = _words(
     "set_default_dtype set_default_device set_default_tensor_type set_flush_denormal "

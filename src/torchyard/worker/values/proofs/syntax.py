@@ -215,7 +215,9 @@ class Names:
             if node.id in self._locals and self._locals is not self._globals:
                 return False
             parsed = _trees.get(self._file)
-            value = None if parsed is None or parsed[1] is None else _constant_of(parsed[1], node.id)
+            value = (
+                None if parsed is None or parsed[1] is None else _constant_of(parsed[1], node.id)
+            )
             sizes = value if isinstance(value, tuple) else (value,)
             return all(type(one) is int for one in sizes) and value == self._globals.get(node.id)
         return isinstance(node, ast.Constant) and type(node.value) is int
@@ -235,8 +237,11 @@ def _constant_of(tree: ast.Module, name: str) -> Any:
     bindings = [
         one
         for one in ast.walk(tree)
-        if name in (getattr(one, "id", None), getattr(one, "arg", None), getattr(one, "name", None))
-        and not isinstance(getattr(one, "ctx", None), ast.Load)
+        if (
+            name
+            in (getattr(one, "id", None), getattr(one, "arg", None), getattr(one, "name", None))
+            and not isinstance(getattr(one, "ctx", None), ast.Load)
+        )
         or name in (getattr(one, "asname", None), getattr(one, "rest", None))
         or (isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names)
     ]
