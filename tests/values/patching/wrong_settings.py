@@ -428,3 +428,64 @@ _add(
         """
     },
 )
+_add(
+    "result_of_the_last_iteration_read_first",
+    """
+    def latest():
+        try:
+            return window.sum().item()
+        except NameError:
+            return 0.0
+
+
+    for step in range(4):
+        if OTHER:
+            print(latest())
+        window = torch.arange(16384.0).reshape(64, 256).sin() * 2
+        x = values(step) * window
+        print(x.sum().item())
+    """,
+    (
+        "for step in range(4):\n",
+        "window = torch.arange(16384.0).reshape(64, 256).sin() * 2\nfor step in range(4):\n",
+    ),
+    ("    window = torch.arange(16384.0).reshape(64, 256).sin() * 2\n    x", "    x"),
+)
+_add(
+    "result_that_may_not_exist_yet",
+    """
+    for step in range(4):
+        try:
+            first = window is None
+        except NameError:
+            first = True
+        if OTHER:
+            print(first)
+        window = torch.arange(16384.0).reshape(64, 256).sin() * 2
+        x = values(step) * window
+        print(x.sum().item())
+    """,
+    (
+        "for step in range(4):\n",
+        "window = torch.arange(16384.0).reshape(64, 256).sin() * 2\nfor step in range(4):\n",
+    ),
+    ("    window = torch.arange(16384.0).reshape(64, 256).sin() * 2\n    x", "    x"),
+)
+_add(
+    "loop_that_may_not_run",
+    """
+    for step in range(0 if OTHER else 4):
+        window = torch.arange(16384.0).reshape(64, 256).sin() * 2
+        x = values(step) * window
+        print(x.sum().item())
+    try:
+        print(window.sum().item())
+    except NameError:
+        print("nothing")
+    """,
+    (
+        "for step in range(0 if OTHER else 4):\n",
+        "window = torch.arange(16384.0).reshape(64, 256).sin() * 2\nfor step in range(0 if OTHER else 4):\n",
+    ),
+    ("    window = torch.arange(16384.0).reshape(64, 256).sin() * 2\n    x", "    x"),
+)

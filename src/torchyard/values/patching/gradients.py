@@ -28,6 +28,7 @@ _READS_GRADIENTS: Final = (
     *("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "functional_call"),
     *("create_graph", "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
     *("register_step_pre_hook", "register_step_post_hook", "getattr", "__dict__", "eval", "exec"),
+    *("_grad", "CUDAGraph", "make_graphed_callables"),
     *("import_module", "__import__", "getattr_static", "attrgetter", "vars"),
 )
 _CHANGES_OPTIMIZER: Final = (

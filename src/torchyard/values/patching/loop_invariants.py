@@ -28,6 +28,7 @@ def hoist(finding: ValueFinding, source: SourceFile, sources: Sequence[SourceFil
     for one in (source, *sources):
         check_settings(one)
     invariants = Invariants(source, sources)
+    _check_used_after(source, statement, target.id)
     invariants.check_never_changed(target.id, target)
     invariants.check_invariant(statement.value, loop)
     edits = _moved(source, statement, loop)
@@ -59,6 +60,18 @@ def _assignment(source: SourceFile, line: int) -> ast.Assign:
     ):
         raise NotProposed("the result is not assigned to a variable of its own")
     return statement
+
+
+def _check_used_after(source: SourceFile, statement: ast.stmt, name: str) -> None:
+    """Raise NotProposed if code may run that uses a variable, or misses it, before its first assignment."""
+    loop: Any = source.parents[statement]
+    after = {node for one in loop.body[loop.body.index(statement) + 1 :] for node in ast.walk(one)}
+    for node in ast.walk(source.tree):
+        used = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if used and node.id == name and node not in after:  # type: ignore[attr-defined]
+            raise NotProposed(
+                f"{name} is also used elsewhere than behind its assignment in the loop"
+            )
 
 
 def _outermost_loop(source: SourceFile, statement: ast.stmt) -> ast.For | ast.While:
