@@ -222,3 +222,29 @@ def test_a_conjugated_copy_is_not_a_copy_of_the_same_bits() -> None:
 
     for program in (conjugated, negated):
         assert profile_patterns(program) == [], program.__name__
+
+
+def test_equal_rows_behind_a_small_constant() -> None:
+    weight = torch.randn(1, 64)
+
+    def time_of_a_step() -> None:
+        (torch.full((256, 1), float(torch.rand(()))) @ weight).sin().sum()
+
+    found = only(profile_patterns(_repeat(time_of_a_step)), "structured")
+    assert found.operator == "aten::mm"
+
+    def initial_state() -> None:
+        hidden = torch.zeros(32, 64)
+        (torch.addmm(torch.randn(256), hidden, torch.randn(64, 256)) * 2).sum()
+
+    assert profile_patterns(_repeat(initial_state)) == []
+
+
+def test_a_comparison_with_a_number_may_need_double_precision() -> None:
+    def compared(other: Any) -> Callable[[], None]:
+        return lambda: (torch.randn(20000).double() > other).sum()
+
+    assert profile_patterns(_repeat(compared(0.1))) == []
+    wide = torch.randn(20000, dtype=torch.float64)
+    found = only(profile_patterns(_repeat(compared(wide))), "heavy type")
+    assert found.operator == "aten::_to_copy"

@@ -388,8 +388,10 @@ class Structured(Pattern):
 
 
 def _is_small_factor(observation: Observation, argument: torch.Tensor) -> bool:
+    """Whether a constant is too small for a finding, and no initial state: those are zero."""
     size = argument.numel() * argument.element_size()
-    return observation.operator.name in PRODUCTS and size < LEAST_FINDING_BYTES
+    small = observation.operator.name in PRODUCTS and size < LEAST_FINDING_BYTES
+    return small and bool(argument.any())
 
 
 def _of_one(observation: Observation) -> bool:
