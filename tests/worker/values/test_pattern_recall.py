@@ -253,7 +253,10 @@ def test_equal_rows_behind_a_small_constant() -> None:
 
 def test_a_comparison_with_a_number_may_need_double_precision() -> None:
     def compared(other: Any) -> Callable[[], None]:
-        return lambda: (torch.randn(20000).double() > other).sum()
+        def program() -> None:
+            (torch.randn(20000).double() > other).sum()
+
+        return program
 
     assert profile_patterns(_repeat(compared(0.1))) == []
     wide = torch.randn(20000, dtype=torch.float64)
