@@ -111,7 +111,10 @@ def _check_numbers(source: SourceFile, call: ast.Call, invariants: Invariants) -
         for target in statement.targets
         if isinstance(target, ast.Name)
     }
-    used = {one.id for one in ast.walk(source.scope(call)) if isinstance(one, ast.Name)}
+    loops = [one.iter for one in ast.walk(source.scope(call)) if isinstance(one, ast.For)]
+    used = {
+        one.id for part in (call, *loops) for one in ast.walk(part) if isinstance(one, ast.Name)
+    }
     for name in sorted(numbers & used):
         invariants.check_not_shared(name)
     if numbers & used and source.mentions("globals", "__globals__", "modules"):
