@@ -73,7 +73,10 @@ def profile(program: CorpusProgram, *, deep: bool) -> list[dict[str, Any]]:
         _, status = os.waitpid(child, 0)
         if status:
             raise SystemExit(f"{program.name} failed: {os.waitstatus_to_exitcode(status)}")
-        findings: list[dict[str, Any]] = json.loads(output.read_bytes())["findings"]
+        result = json.loads(output.read_bytes())
+        if failed := [note for note in result["notes"] if "profiler failed" in note]:
+            raise SystemExit(f"{program.name}: {failed[0]}")
+        findings: list[dict[str, Any]] = result["findings"]
         return [item for item in findings if item["place"]["file"] == str(script)]
 
 

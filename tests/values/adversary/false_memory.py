@@ -588,6 +588,16 @@ def infinite_complex_numbers(other: bool) -> Any:
     return results
 
 
+def signalling_nan(other: bool) -> Any:
+    results = []
+    for _ in range(3):
+        buffer = torch.ones(SHAPE)
+        buffer.view(torch.int32)[0, 0] = 0x7F800001 if other else 0
+        buffer.div_(1.0)  # drop
+        results.append(buffer.view(torch.int32).sum())
+    return results
+
+
 def flushed_denormals(other: bool) -> Any:
     results = []
     torch.set_flush_denormal(True)

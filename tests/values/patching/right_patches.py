@@ -42,6 +42,24 @@ _add(
     kind=_UNINITIALIZED,
 )
 _add(
+    "rows_counted_by_a_constant",
+    """
+    ROWS = 64
+
+
+    def copied(x):
+        buffer = torch.zeros(ROWS, 256)
+        for number in range(ROWS):
+            buffer[number] = x[number]
+        return buffer
+
+
+    print([copied(values(step)).sum().item() for step in range(4)])
+    """,
+    ("torch.zeros(ROWS", "torch.empty(ROWS"),
+    kind=_UNINITIALIZED,
+)
+_add(
     "alias_of_torch",
     """
     import torch as t
@@ -211,11 +229,11 @@ _add(
     "multiplied_by_one",
     """
     for step in range(4):
-        x = values(step)
-        x.mul_(1.0)
+        x = values(step).mul(100).long()
+        x.mul_(1)
         print(x.sum().item())
     """,
-    ("    x.mul_(1.0)\n", ""),
+    ("    x.mul_(1)\n", ""),
     kind=_DROPPED,
 )
 _add(

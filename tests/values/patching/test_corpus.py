@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.values.patching import right_patches, wrong_steps, wrong_writes  # noqa: E402
+from tests.values.patching import right_patches, wrong_settings, wrong_steps, wrong_writes  # noqa: E402
 from tests.values.patching.case import Case  # noqa: E402
 from torchyard.values.model import read_profile  # noqa: E402
 from torchyard.values.patching.candidates import patch_of  # noqa: E402
@@ -21,7 +21,7 @@ from torchyard.values.patching.source_file import SourceFile  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
-WRONG = (*wrong_writes.CASES, *wrong_steps.CASES)
+WRONG = (*wrong_writes.CASES, *wrong_steps.CASES, *wrong_settings.CASES)
 RIGHT = right_patches.CASES
 _SCRIPT = Path(__file__).parent / "profile_cases.py"
 _ALL_CLASSES = OPTIONAL_CLASSES

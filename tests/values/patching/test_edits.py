@@ -292,3 +292,37 @@ def test_a_statement_moves_in_front_of_all_its_loops(tmp_path: Path) -> None:
         b"while x:\n\tfor i in y:\n\t\tz = f(i)\n\t\tprint(z @ mask.T)\n"
     )
     assert patched(tmp_path, before, "tril", 7, "unchanged across steps") == after
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("indent", [b"    ", b"\t", b"\t  "])
+def test_form_feeds_tabs_and_line_ends_are_kept(
+    tmp_path: Path, newline: bytes, indent: bytes
+) -> None:
+    lines = [
+        b"# -*- coding: utf-8 -*-",
+        b"import torch",
+        b"\x0c",
+        b"for step in range(3):",
+        indent + b"# \xe2\x80\xa8 separates lines elsewhere \x0c \x1d",
+        indent + b"mask = torch.ones(4, 4).tril() ; # lower",
+        indent + b"print(mask)",
+    ]
+    file = tmp_path / "program.py"
+    file.write_bytes(newline.join([*lines, b""]))
+    source = SourceFile.read(file)
+    finding = proven("tril", 6, file, "unchanged across steps")
+    if newline == b"\n":
+        with pytest.raises(NotProposed, match="shares its line"):
+            patch_of(finding, source, main=file, root=tmp_path)
+    lines[5] = lines[5].replace(b" ;", b"")
+    file.write_bytes(newline.join([*lines, b""]))
+    source = SourceFile.read(file)
+    patch = patch_of(finding, source, main=file, root=tmp_path)
+    moved = [one.removeprefix(indent) for one in lines[4:6]]
+    expected = [*lines[:3], *moved, lines[3], *lines[6:], b""]
+    assert source.edited(patch.edits) == newline.join(expected)
+    diff = source.diff(patch.edits, "program.py").encode()
+    assert {line[:1] for line in diff.split(b"\n")[:-1]} <= {b"-", b"+", b"@", b" "}
+    assert diff.count(b"\n+" + moved[1]) == 1
+    assert b"No newline" not in diff

@@ -34,6 +34,7 @@ def profile_patterns(
         program()
     finally:
         session.stop()
+    assert not [note for note in session.notes if "profiler failed" in note]
     return session.findings.all()
 
 
@@ -50,6 +51,7 @@ def profile_steps(
             session.step()
     finally:
         session.stop()
+    assert not [note for note in session.notes if "profiler failed" in note]
     return session.findings.all()
 
 

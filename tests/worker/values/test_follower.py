@@ -79,6 +79,31 @@ def test_the_follower_is_no_reason_to_doubt_a_proof() -> None:
     assert not [name for name in untracked_libraries() if name.startswith("follow-")]
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_step_that_is_interrupted_is_irregular_and_the_next_ones_are_surveyed(
+    follow: bool,
+) -> None:
+    """As when a CUDA graph is captured: nothing of the rest of the step may be observed."""
+    session = ProfilingSession(Options(prove=False, least_bytes=256), follow=follow)
+    assert session.library is None or session.library.wait()
+    step, surveyed = transformer(), []
+    session.start()
+    for number in range(12):
+        if number in (5, 9):
+            torch.ones(64, 64).exp()
+            surveyed.append(session.mode.surveying)
+            session.mode.interrupt_survey()
+            assert not session.mode._calls.following
+        step(number)
+    followed = session.mode.counts.steps_surveyed
+    session.stop()
+    assert True in surveyed
+    assert followed >= 4
+    assert session.mode.step == 13
+    assert not session.notes
+    assert topmost_mode() is None
+
+
 def test_steps_are_left_out_at_no_cost() -> None:
     python = profile(transformer, follow=False, steps=24, every=3)
     compiled = profile(transformer, follow=True, steps=24, every=3)

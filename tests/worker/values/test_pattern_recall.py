@@ -10,6 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.worker.values.pattern_profiles import only, patterns, profile_patterns  # noqa: E402
+from torchyard.worker.values.exchange import Options  # noqa: E402
+from torchyard.worker.values.patterns.uniform_values import Structured  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -155,6 +158,14 @@ def test_indices_that_reach_every_element() -> None:
     found = only(profile_patterns(_repeat(inverse)), "dead initialisation")
     assert "at all indices" in found.detail
 
+    def columns() -> None:
+        places = torch.zeros(80, 100)
+        places[:, torch.randperm(100)] = torch.rand(80, 100)
+        places.sum()
+
+    found = only(profile_patterns(_repeat(columns)), "dead initialisation")
+    assert "at all indices" in found.detail
+
     def some() -> None:
         places = torch.zeros(8000)
         places[torch.randperm(8000)[:7999]] = torch.rand(7999)
@@ -207,3 +218,78 @@ def test_integers_that_are_used_as_indices_keep_their_dtype() -> None:
     assert found.operator == "aten::remainder"
     for use in (lambda bucket: table.gather(0, bucket), lambda bucket: table[bucket]):
         assert profile_patterns(_repeat(indices(use))) == []
+
+
+def test_a_conjugated_copy_is_not_a_copy_of_the_same_bits() -> None:
+    numbers = torch.randn(200, 64, dtype=torch.complex64)
+    real = torch.randn(20000)
+
+    def conjugated() -> None:
+        part = numbers[50:].conj().clone()
+        (part * torch.randn(150, 64)).sum()
+
+    def negated() -> None:
+        (torch._neg_view(real[1000:]).clone() * torch.randn(19000)).sum()
+
+    for program in (conjugated, negated):
+        assert profile_patterns(program) == [], program.__name__
+
+
+def test_equal_rows_behind_a_small_constant() -> None:
+    weight = torch.randn(1, 64)
+
+    def time_of_a_step() -> None:
+        (torch.full((256, 1), float(torch.rand(()))) @ weight).sin().sum()
+
+    found = only(profile_patterns(_repeat(time_of_a_step)), "structured")
+    assert found.operator == "aten::mm"
+
+    def initial_state() -> None:
+        hidden = torch.zeros(32, 64)
+        (torch.addmm(torch.randn(256), hidden, torch.randn(64, 256)) * 2).sum()
+
+    assert profile_patterns(_repeat(initial_state)) == []
+
+
+def test_a_comparison_with_a_number_may_need_double_precision() -> None:
+    def compared(other: Any) -> Callable[[], None]:
+        def program() -> None:
+            (torch.randn(20000).double() > other).sum()
+
+        return program
+
+    assert profile_patterns(_repeat(compared(0.1))) == []
+    wide = torch.randn(20000, dtype=torch.float64)
+    found = only(profile_patterns(_repeat(compared(wide))), "heavy type")
+    assert found.operator == "aten::_to_copy"
+
+
+def test_a_power_with_a_tensor_as_exponent_is_observed() -> None:
+    numbers, exponents = torch.rand(64, 128), torch.ones(64, 128)
+    found = only(profile_patterns(_repeat(lambda: numbers.pow_(exponents))), "redundant write")
+    assert found.operator == "aten::pow_"
+    assert profile_patterns(_repeat(lambda: numbers.pow_(1))) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nested_tensors_are_left_alone() -> None:
+    parts = torch.nested.nested_tensor([torch.randn(100, 50), torch.randn(80, 50)])
+    assert profile_patterns(lambda: (parts * 2).to_padded_tensor(0.0).sum()) == []
+
+
+def test_an_error_in_a_pattern_reaches_neither_the_program_nor_the_other_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: object, observation: object) -> None:
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr(Structured, "observe", fail)
+    session = ProfilingSession(Options(prove=False))
+    session.start()
+    kept = torch.randn(64, 128)
+    for _ in range(3):
+        kept.copy_(kept.clone())
+    session.stop()
+    assert [one.pattern for one in session.findings.all()] == ["redundant write"]
+    (note,) = [one for one in session.notes if "wrong" in one]
+    assert note.startswith("the pattern structured was not evaluated from aten::")

@@ -151,14 +151,14 @@ def test_a_copy_of_what_is_there_depends_on_the_input(deep: bool) -> None:
     assert certainty_if_native(finding) == INPUT_DEPENDENT
 
 
-def test_a_multiplication_by_one_never_changes_anything() -> None:
+def test_a_multiplication_by_one_changes_signalling_nans() -> None:
     buffer = torch.randn(64, 64)
 
     def program() -> None:
         buffer.mul_(1.0)
 
     finding = one(watched(program, times=3, deep=False), REDUNDANT)
-    assert certainty_if_native(finding) == PROVEN
+    assert certainty_if_native(finding) == TESTED
     assert len({test["inputs"] for test in named_tests(finding, SKIP)}) == 3
 
 

@@ -18,11 +18,13 @@ from hypothesis import strategies as st  # noqa: E402
 
 from torchyard.worker.values.scanning.cpu_scan import (  # noqa: E402
     LAYOUTS,
+    CompiledScanner,
     Layout,
     Scan,
     Scanner,
     TorchScanner,
     bits_to_number,
+    compile_with,
     flat_memory,
     layout_of,
     open_scanner,
@@ -289,6 +291,34 @@ def test_a_cache_is_used_again_and_no_compiler_is_no_error(
     assert open_scanner(str(tmp_path)) is not None
     assert library.stat().st_mtime_ns == made
     assert open_scanner(str(tmp_path / "other")) is None
+
+
+@pytest.mark.slow
+def test_every_instruction_set_and_address_gives_the_same_scan(tmp_path: Path) -> None:
+    """Without AVX2, and for memory that is not aligned to its elements."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or _compiled is None:
+        pytest.skip("there is no compiler")
+    library = str(tmp_path / "plain.so")
+    assert compile_with(compiler, (), library)
+    plain = CompiledScanner(ctypes.CDLL(library))
+    numbers = torch.randn(20_000, dtype=torch.float64)
+    memory = bytearray(bytes(8) + numbers.numpy().tobytes())
+    for dtype, layout in LAYOUTS.items():
+        for start in (0, 8, 9, 11):
+            data = (ctypes.c_char * len(memory)).from_buffer(memory)
+            address, length = ctypes.addressof(data) + start, 9_001
+            words = ctypes.string_at(address, length * layout.per_number * layout.bits // 8)
+            aligned = ctypes.create_string_buffer(words)
+            expected = _compiled.scan(ctypes.addressof(aligned), address, length, layout)
+            for scanner in (plain, _compiled):
+                found = scanner.scan(address, ctypes.addressof(aligned), length, layout)
+                assert bytes(found) == bytes(expected), (dtype, start)
+                assert scanner.hash(address, length, layout) == expected.hash
+                ranges = scanner.number_range(address, length, layout)
+                limits = _compiled.number_range(ctypes.addressof(aligned), length, layout)
+                assert repr(ranges) == repr(limits)
+            assert expected.unchanged == expected.count
 
 
 @BOTH

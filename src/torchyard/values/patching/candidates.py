@@ -27,6 +27,13 @@ from torchyard.values.patching.source_file import SourceFile
 _MOST_FILES: Final = 300
 _TRUSTED: Final = frozenset({"torch", "numpy", "tqdm", "torchvision", "matplotlib", "__future__"})
 """Packages that use gradients only where a program asks them to."""
+_OBSERVES: Final = (
+    *("TorchDispatchMode", "TorchFunctionMode", "__torch_dispatch__", "__torch_function__"),
+    *("FlopCounterMode", "symbolic_trace", "make_fx", "settrace", "setprofile", "get_objects"),
+    *("currentframe", "_getframe", "_current_frames", "f_locals", "f_back", "tb_frame", "gi_frame"),
+    *("getsource", "getsourcelines", "__code__", "linecache"),
+)
+"""Names with which a program sees its source, its operators, or the variables of other functions."""
 
 
 def program_sources(main: Path, root: Path, *, known_only: bool = True) -> list[SourceFile]:
@@ -105,6 +112,13 @@ def patch_of(
     if finding.path:
         raise NotProposed("the work is done inside an operator of torch")
     pattern, detail = finding.pattern, finding.detail
+    sources = program_sources(main, root, known_only=False)
+    for one in sources:
+        word = one.mentions(*_OBSERVES)
+        if word:
+            raise NotProposed(
+                f"the program uses {word}: its output may depend on its operators or source"
+            )
     if pattern == "sparse gradient":
         if "rows have a gradient" not in detail:
             raise NotProposed("the tensor is used in parts: there is no mechanical patch")
@@ -121,9 +135,9 @@ def patch_of(
     if "zeroed only to be added to" in detail:
         raise NotProposed("adding to zeros turns -0.0 into 0.0: a copy may differ in that bit")
     if pattern in ("dead initialisation", "redundant write"):
-        return patch_of_write(finding, source)
+        return patch_of_write(finding, source, sources)
     if pattern == "unchanged across steps" or detail.startswith("the same bits as aten::"):
-        return hoist(finding, source, program_sources(main, root, known_only=False))
+        return hoist(finding, source, sources)
     if pattern == "heavy type":
         if NARROWER_TYPE not in classes:
             raise NotProposed(f"narrower types are proposed only with `--class {NARROWER_TYPE}`")

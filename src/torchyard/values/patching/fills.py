@@ -40,7 +40,9 @@ _VALUE_PLACE: Final = 1
 _UNSAFE_KEYWORDS: Final = frozenset({"out", "layout", "names"})
 
 
-def patch_of_write(finding: ValueFinding, source: SourceFile) -> Patch:
+def patch_of_write(
+    finding: ValueFinding, source: SourceFile, sources: Sequence[SourceFile]
+) -> Patch:
     """Return the patch of a dead initialisation or a redundant write."""
     if finding.proof.certainty is not Certainty.PROVEN:
         raise NotProposed(
@@ -48,13 +50,15 @@ def patch_of_write(finding: ValueFinding, source: SourceFile) -> Patch:
         )
     name = finding.operator.removeprefix("aten::")
     if finding.pattern == "dead initialisation" and name in CREATORS:
-        return _without_fill(finding, source, name)
+        return _without_fill(finding, source, name, Invariants(source, sources))
     if name in DROPPED:
         return _without_write(finding, source, name)
     raise NotProposed(f"there is no patch for {name}")
 
 
-def _without_fill(finding: ValueFinding, source: SourceFile, name: str) -> Patch:
+def _without_fill(
+    finding: ValueFinding, source: SourceFile, name: str, invariants: Invariants
+) -> Patch:
     call = _only(
         [
             one
@@ -72,6 +76,7 @@ def _without_fill(finding: ValueFinding, source: SourceFile, name: str) -> Patch
     )
     source.check_editable(call)
     _check_keywords(call)
+    _check_numbers(source, call, invariants)
     new = CREATORS[name]
     edits: list[Edit] = []
     copy, (node,) = copy_with_index(source.tree, [call])
@@ -95,6 +100,25 @@ def _without_fill(finding: ValueFinding, source: SourceFile, name: str) -> Patch
         text="memory allocated without filling it: every element is overwritten before it is read",
         edits=tuple(edits),
     )
+
+
+def _check_numbers(source: SourceFile, call: ast.Call, invariants: Invariants) -> None:
+    """Raise NotProposed if other code may change numbers of the module on which the proof relies."""
+    numbers = {
+        target.id
+        for statement in source.tree.body
+        if isinstance(statement, ast.Assign) and not isinstance(statement.value, ast.Call)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    loops = [one.iter for one in ast.walk(source.scope(call)) if isinstance(one, ast.For)]
+    used = {
+        one.id for part in (call, *loops) for one in ast.walk(part) if isinstance(one, ast.Name)
+    }
+    for name in sorted(numbers & used):
+        invariants.check_not_shared(name)
+    if numbers & used and source.mentions("globals", "__globals__", "modules"):
+        raise NotProposed("the file may change its variables in other ways")
 
 
 def _imported_empty(

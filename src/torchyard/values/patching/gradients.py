@@ -28,6 +28,7 @@ _READS_GRADIENTS: Final = (
     *("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "functional_call"),
     *("create_graph", "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
     *("register_step_pre_hook", "register_step_post_hook", "getattr", "__dict__", "eval", "exec"),
+    *("_grad", "CUDAGraph", "make_graphed_callables"),
     *("import_module", "__import__", "getattr_static", "attrgetter", "vars"),
 )
 _CHANGES_OPTIMIZER: Final = (
@@ -38,7 +39,7 @@ _EMBEDDING_PLACES: Final = 3
 """Size of the table, of a row, and the index of the padding."""
 _SGD_PLACES: Final = 2
 """Parameters and learning rate."""
-_NO_EFFECT_NAMES: Final = ("lr", "foreach", "fused", "maximize", "differentiable")
+_NO_EFFECT_NAMES: Final = ("lr", "foreach", "fused")
 
 
 def release_gradients(

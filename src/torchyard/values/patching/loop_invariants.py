@@ -12,7 +12,7 @@ from typing import Any
 
 from torchyard.values.model import ValueFinding
 from torchyard.values.patching.model import HOISTED, Edit, NotProposed, Patch
-from torchyard.values.patching.purity import Invariants, check_scope
+from torchyard.values.patching.purity import Invariants, check_scope, check_settings
 from torchyard.values.patching.source_file import SourceFile, copy_with_index
 
 _LOOPS = (ast.For, ast.While)
@@ -26,10 +26,9 @@ def hoist(finding: ValueFinding, source: SourceFile, sources: Sequence[SourceFil
     source.check_editable(statement)
     check_scope(source, source.scope(statement))
     for one in (source, *sources):
-        word = one.mentions("set_default_dtype", "set_default_device", "set_default_tensor_type")
-        if word:
-            raise NotProposed(f"the program uses {word}: the type or device of tensors may change")
-    invariants = Invariants(source)
+        check_settings(one)
+    invariants = Invariants(source, sources)
+    _check_used_after(source, statement, target.id)
     invariants.check_never_changed(target.id, target)
     invariants.check_invariant(statement.value, loop)
     edits = _moved(source, statement, loop)
@@ -61,6 +60,18 @@ def _assignment(source: SourceFile, line: int) -> ast.Assign:
     ):
         raise NotProposed("the result is not assigned to a variable of its own")
     return statement
+
+
+def _check_used_after(source: SourceFile, statement: ast.stmt, name: str) -> None:
+    """Raise NotProposed if code may run that uses a variable, or misses it, before its first assignment."""
+    loop: Any = source.parents[statement]
+    after = {node for one in loop.body[loop.body.index(statement) + 1 :] for node in ast.walk(one)}
+    for node in ast.walk(source.tree):
+        used = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if used and node.id == name and node not in after:  # type: ignore[attr-defined]
+            raise NotProposed(
+                f"{name} is also used elsewhere than behind its assignment in the loop"
+            )
 
 
 def _outermost_loop(source: SourceFile, statement: ast.stmt) -> ast.For | ast.While:

@@ -40,8 +40,8 @@ def keep_boolean(finding: ValueFinding, source: SourceFile) -> Patch:
         or not isinstance(statement.targets[0], ast.Name)
     ):
         raise NotProposed("the mask is not assigned to a variable of its own")
-    _check_uses(source, statement.targets[0])
-    _check_types(finding)
+    lines = _lines_of_uses(source, statement.targets[0])
+    _check_types(finding, lines)
     edit = Edit(start=source.end(func) - len(func.attr) - 1, end=source.end(call), text=b"")
     copy, (up, again) = copy_with_index(source.tree, [statement, call])
     up.value = again.func.value
@@ -63,8 +63,9 @@ def _is_conversion(call: ast.Call) -> bool:
     )
 
 
-def _check_uses(source: SourceFile, target: ast.Name) -> None:
-    """Raise NotProposed unless the mask is only multiplied with."""
+def _lines_of_uses(source: SourceFile, target: ast.Name) -> set[int]:
+    """Return the lines with products of the mask; raise NotProposed if it is used otherwise."""
+    lines: set[int] = set()
     if len(source.bindings[target.id]) != 1:
         raise NotProposed(f"{target.id} is assigned in several places")
     for node in ast.walk(source.tree):
@@ -76,15 +77,36 @@ def _check_uses(source: SourceFile, target: ast.Name) -> None:
         product = up if isinstance(up, ast.BinOp) and isinstance(up.op, ast.Mult) else None
         if product is None or _is_constant_factor(product, node):
             raise NotProposed(f"{target.id} is used other than as a factor of tensors")
+        if product.lineno in lines and not _is_always_evaluated(source, product, target):
+            raise NotProposed(f"line {product.lineno} has several products with {target.id}")
+        lines.add(product.lineno)
+    return lines
 
 
-def _check_types(finding: ValueFinding) -> None:
+def _is_always_evaluated(source: SourceFile, product: ast.BinOp, target: ast.Name) -> bool:
+    """Return whether a product is computed whenever the mask is."""
+    for around in source.ancestors(product):
+        if isinstance(around, ast.stmt):
+            assignment: Any = source.parents[target]
+            return any(one is around for one in source.block(assignment))
+        if isinstance(around, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension, ast.Compare)):
+            return False
+        if isinstance(around, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            return False
+    return False
+
+
+def _check_types(finding: ValueFinding, lines: set[int]) -> None:
     """Raise NotProposed unless all factors had the type of the mask: the product would get another type."""
-    products = [
-        call["shapes"]
+    calls = [
+        call
         for call in finding.recipe.get("calls", ())
         if call["role"] == "reads" and call["operator"] == "aten::mul"
     ]
+    products = [call["shapes"] for call in calls]
+    unseen = lines - {call["line"] for call in calls if not call["backward"]}
+    if unseen:
+        raise NotProposed(f"the product in line {min(unseen)} did not run: its type is not known")
     types = {
         part.partition("[")[0] for shapes in products for part in shapes.split() if "[" in part
     }

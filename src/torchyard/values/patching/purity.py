@@ -6,6 +6,7 @@ Everything is decided from names whose meaning is certain; what is not recognize
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Final
 
 from torchyard.values.patching.model import NotProposed
@@ -50,6 +51,18 @@ _SHOWS: Final = frozenset({"print", "len", "str", "repr", "float", "int", "bool"
 _MATH: Final = frozenset({"math.pi", "math.e", "math.inf", "torch.pi", "torch.inf"})
 _MATH_CALLS: Final = frozenset({"math.sqrt", "math.log", "math.exp", "math.cos", "math.sin"})
 _LONGEST_SHOWN: Final = 40
+_REACH_MODULES: Final = _words(
+    "__main__ modules globals __globals__ f_globals import_module __dict__ gc"
+)
+"""Names with which a file can reach the variables of another one, besides importing it."""
+_SETTINGS: Final = _words(
+    "set_default_dtype set_default_device set_default_tensor_type set_flush_denormal "
+    "set_num_threads set_num_interop_threads set_float32_matmul_precision "
+    "use_deterministic_algorithms set_deterministic_debug_mode backends "
+    "set_autocast_enabled set_autocast_cpu_enabled set_autocast_gpu_enabled set_autocast_dtype "
+    "set_autocast_cpu_dtype set_autocast_gpu_dtype set_rng_state"
+)
+"""Names of settings on which results of the same expression depend."""
 _ARITHMETIC: Final = (ast.BinOp, ast.Compare)
 _BAD_KEYWORDS: Final = frozenset({"out", "generator", "requires_grad", "inplace"})
 
@@ -61,8 +74,10 @@ _METHODS_OF_OTHERS: Final = (_NEW - {"add"}) | {"copy_", "add_", "mul_", "sub_",
 class Invariants:
     """Decides about the expressions of one file."""
 
-    def __init__(self, source: SourceFile) -> None:
+    def __init__(self, source: SourceFile, others: Sequence[SourceFile] = ()) -> None:
         self._source = source
+        self._others = [one for one in others if one.path != source.path]
+        """Other files of the program, which may change variables of this one."""
         self._active: set[str] = set()
         self._checked_targets: set[ast.AST] = set()
         """Assignments whose own target is checked in the same way: they may keep a view."""
@@ -87,8 +102,19 @@ class Invariants:
                 problem = self._why_changing(node, name)
                 if problem:
                     raise NotProposed(problem)
+        self.check_not_shared(name)
+
+    def check_not_shared(self, name: str) -> None:
+        """Raise NotProposed if a variable may be used other than by its name in this file."""
+        own = self._source.path.stem
+        for node in ast.walk(self._source.tree):
             if isinstance(node, ast.Constant) and node.value == name:
                 raise NotProposed(f"{name} is also used by its name as text")
+            if isinstance(node, ast.alias) and node.name in (own, "__main__"):
+                raise NotProposed(f"the file imports itself: {name} may be changed")
+        for one in self._others:
+            if one.mentions(name) and one.mentions(own, *_REACH_MODULES):
+                raise NotProposed(f"{name} may be changed in {one.path.name}")
 
     def check_only_reference(self, name: str) -> None:
         """Raise NotProposed unless a variable always holds new memory that no other variable can refer to."""
@@ -183,6 +209,10 @@ class Invariants:
         if not self._is_set_before(statement, before):
             return f"it depends on {name}, which is assigned in the loop or elsewhere"
         if _is_literal(statement.value):
+            try:
+                self.check_not_shared(name)
+            except NotProposed as why:
+                return str(why)
             return ""
         if name in self._active:
             return f"it depends on {name}, which may change"
@@ -300,7 +330,7 @@ class Invariants:
             not meaning
             and isinstance(call.func, ast.Attribute)
             and call.func.attr in _METHODS_OF_OTHERS
-            and call.func.attr not in self._source.bindings
+            and all(call.func.attr not in one.bindings for one in (self._source, *self._others))
         ):
             return ""  # an argument of a method of another tensor is only read
         return f"{name} is passed to {_shown(call.func)}, which may change it"
@@ -312,10 +342,25 @@ def check_scope(source: SourceFile, scope: Scope) -> None:
         if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)):
             raise NotProposed("the function may be suspended in the loop")
     word = source.mentions(
-        "locals", "globals", "vars", "eval", "exec", "dir", "__enter__", "settrace", "_getframe"
+        *("locals", "globals", "vars", "eval", "exec", "dir", "__enter__", "settrace", "_getframe"),
+        *("enter_context", "__globals__", "__dict__", "modules"),
     )
     if word:
         raise NotProposed(f"the file uses {word}: its variables may be used in other ways")
+
+
+def check_settings(source: SourceFile) -> None:
+    """Raise NotProposed if a file may change settings of torch other than once, when it starts."""
+    at_start = {
+        one
+        for statement in source.tree.body
+        if isinstance(statement, (ast.Expr, ast.Assign, ast.Import, ast.ImportFrom))
+        for one in ast.walk(statement)
+    }
+    for node in ast.walk(source.tree):
+        word = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "name", "")
+        if word in _SETTINGS and node not in at_start:
+            raise NotProposed(f"the program uses {word}: results may change between iterations")
 
 
 def _is_dtype(name: str) -> bool:

@@ -105,7 +105,7 @@ class SourceFile:
     def diff(self, edits: Sequence[Edit], name: str) -> str:
         """Return a unified diff."""
         before, after = (
-            data.decode("utf-8").splitlines(keepends=True)
+            io.StringIO(data.decode("utf-8"), newline="\n").readlines()
             for data in (self.data, self.edited(edits))
         )
         lines = []

@@ -222,6 +222,12 @@ class ValueMode(DetachableMode):
         super().resume()
         self._calls.resume()
 
+    def interrupt_survey(self) -> None:
+        """Scan what is pending in a surveyed step, and do not follow the rest of it."""
+        if self.surveying and self.active and not self.off:
+            with without_dispatch():
+                self._calls.interrupt()
+
     def __exit__(self, *about: Any) -> None:
         """Leave the mode: at the end, or around an inner operator."""
         self._calls.stop()

@@ -233,16 +233,29 @@ class ProfilingSession:
 
     def _observe(self, observation: Observation) -> None:
         self.findings.count_call(observation)
-        if observation.operator.is_kernel:
+        of_kernel = observation.operator.is_kernel
+        if of_kernel or not _is_communication(observation):
             for pattern in self.patterns:
-                if examines(pattern, observation):
-                    pattern.observe(observation)
+                if not of_kernel or examines(pattern, observation):
+                    try:
+                        pattern.observe(observation)
+                    except Exception as error:  # an error of the profiler must not stop the program
+                        self._leave_out(pattern, observation, error)
+        if of_kernel:
             return
-        if not _is_communication(observation):
-            for pattern in self.patterns:
-                pattern.observe(observation)
         if self.proofs is not None:
             self.proofs.observe(observation)
+
+    def _leave_out(self, pattern: Any, observation: Observation, error: Exception) -> None:
+        """Evaluate a pattern that failed no longer."""
+        self.patterns = [one for one in self.patterns if one is not pattern]
+        self.notes.append(
+            "the pattern %s was not evaluated from %s in line %d of step %d on, because the profiler failed: %s: %s"
+            % (
+                *(pattern.name, observation.operator.name, observation.place.line),
+                *(self.mode.step, type(error).__name__, error),
+            )
+        )
 
     def _fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
         for pattern in self.patterns:
@@ -259,9 +272,12 @@ class ProfilingSession:
             self.proofs.found(finding, observation)
 
     def _after_operator(self, func: Any, args: Any, keywords: Any, result: Any) -> None:
-        if self.proofs is not None:
-            self.proofs.after_operator(func, args, keywords, result)
-        self.worth_notes.after_operator(func, args, keywords, result, self.mode.place)
+        try:
+            if self.proofs is not None:
+                self.proofs.after_operator(func, args, keywords, result)
+            self.worth_notes.after_operator(func, args, keywords, result, self.mode.place)
+        except Exception as error:
+            self._end_profile(error)
 
     def _counts(self) -> Dict[str, int]:
         counts = self.mode.counts.as_dict()
@@ -313,13 +329,17 @@ class ProfilingSession:
     def _after_optimizer(self, *_: Any) -> None:
         try:
             self.step()
-        except Exception as error:  # an error of the profiler must not stop the training
-            self.mode.off = True
-            self.mode.set_active(False)
-            self.notes.append(
-                "the profile ends after step %d, because the profiler failed: %s: %s"
-                % (self.mode.step, type(error).__name__, error)
-            )
+        except Exception as error:
+            self._end_profile(error)
+
+    def _end_profile(self, error: Exception) -> None:
+        """Observe nothing more: an error of the profiler must not stop the program."""
+        self.mode.off = True
+        self.mode.set_active(False)
+        self.notes.append(
+            "the profile ends after step %d, because the profiler failed: %s: %s"
+            % (self.mode.step, type(error).__name__, error)
+        )
 
     def _observe_closely(self, new: bool) -> bool:
         """Return whether to observe the next step closely: the first ones, and after something new."""

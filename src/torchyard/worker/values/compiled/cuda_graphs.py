@@ -44,6 +44,7 @@ class CudaGraphs:
         return [text % (CUDA_GRAPHS, self.replays)] if self.replays else []
 
     def _begin(self, original: Any, graph: Any, args: Any, kwargs: Any) -> Any:
+        self._mode.interrupt_survey()
         result = original(graph, *args, **kwargs)
         self._was_off.append(self._mode.off)
         self._mode.off = True

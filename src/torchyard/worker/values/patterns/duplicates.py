@@ -33,9 +33,9 @@ from torchyard.worker.values.places import called_by_torch, caller, collated_by_
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
+"""Minimum share of the calls: a factor that is only sometimes one (a mask) is needed."""
 OWN_INPUT_CALLS = 2
 """A single product with ones, such as a softmax over one position, is a coincidence."""
-"""Minimum share of the calls: a factor that is only sometimes one (a mask) is needed."""
 _MOST_COMPUTED = 8192
 _FORWARD = -1
 
@@ -330,6 +330,8 @@ class NeedlessCopy(Pattern):
         self, observation: Observation, source: torch.Tensor, state: StorageState
     ) -> bool:
         """Return whether the copy has the same bits in the same order."""
+        if source.is_conj() or source.is_neg():
+            return False  # copying conjugates or negates
         if not covers(source, state):
             return source.stride() == observation.tensor.stride()
         if state.hash is None and self.scanner.can_scan(source):

@@ -134,7 +134,9 @@ class Widened:
             sums = name in SUMS and self.to is torch.int64
             return sums or self.to is torch.float64 or self.least_uses > 1
         if name in COMPARISONS:
-            return self.narrow is not None
+            # A number is rounded to the dtype of the tensor that it is compared with.
+            rounded = reader.float_scalar and self.narrow is torch.float32
+            return self.narrow is not None and not rounded
         if name not in ARITHMETIC:
             return False
         # The result keeps its dtype because of another operand, or by true division.

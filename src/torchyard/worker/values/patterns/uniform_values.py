@@ -269,6 +269,8 @@ def _count_of(bits: int, observation: Observation, scanner: Scanners) -> int:
 
 
 EXCLUDED = aten("cat stack")
+PRODUCTS = aten("addmm mm bmm baddbmm convolution")
+"""Operators whose result may be large although a constant input is small, and needs no report of its own."""
 _LEAST_COPIES = 4
 """Fewer copies of one tensor in a `cat` or `stack` are variants that differ later."""
 _MOST_BLOCKS = 4096
@@ -364,6 +366,7 @@ class Structured(Pattern):
             if (
                 self._single(argument, state)
                 and argument.numel() * 2 >= observation.tensor.shape[constant[0]]
+                and not _is_small_factor(observation, argument)
             ):
                 return True
             if argument.numel() * argument.element_size() < LEAST_FINDING_BYTES:
@@ -382,6 +385,13 @@ class Structured(Pattern):
         if state.fill is not None:
             return True
         return self.scanner.constant_runs(argument, argument.numel())
+
+
+def _is_small_factor(observation: Observation, argument: torch.Tensor) -> bool:
+    """Whether a constant is too small for a finding, and no initial state: those are zero."""
+    size = argument.numel() * argument.element_size()
+    small = observation.operator.name in PRODUCTS and size < LEAST_FINDING_BYTES
+    return small and bool(argument.any())
 
 
 def _of_one(observation: Observation) -> bool:

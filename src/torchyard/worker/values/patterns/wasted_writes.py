@@ -70,7 +70,8 @@ class RedundantWrite(Pattern):
             return
         if name == "aten::copy_" and _same_memory(*observation.arguments[:2]):
             return  # torch skips the copy of a tensor to itself, as after `x[2:] *= 2`
-        if name == "aten::pow_" and observation.arguments[1] == 1:
+        exponent = observation.arguments[1] if name == "aten::pow_" else None
+        if not isinstance(exponent, torch.Tensor) and exponent == 1:
             return  # implemented as such a copy
         # Memory that was just filled is an accumulator; zero times anything stays zero.
         if observation.was_fill is not None and not observation.operator.overwrites:
@@ -295,9 +296,11 @@ def _covers_all(observation: Observation) -> bool:
     if name in PUTS:
         if len(arguments) > 3 and arguments[3]:
             return False  # accumulates
-        if any(index is not None and index.dtype is torch.bool for index in arguments[1]):
+        masks = (torch.bool, torch.uint8)
+        if any(index is not None and index.dtype in masks for index in arguments[1]):
             return False  # a mask that selects everything by chance
-        marks.index_put_(arguments[1], torch.ones((), dtype=torch.bool, device=marks.device))
+        everything = slice(None)
+        marks[tuple(everything if index is None else index for index in arguments[1])] = True
     elif len(arguments) == 4 and not observation.keywords:
         (marks.index_fill_ if name == "aten::index_copy_" else marks.scatter_)(
             arguments[1], arguments[2], True

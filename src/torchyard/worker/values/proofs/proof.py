@@ -46,13 +46,12 @@ from torchyard.worker.values.proofs.syntax import Site
 from torchyard.worker.values.proofs.trial_inputs import CannotCopy, flat_results
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 OVERWRITTEN = (
     "%s writes every element and reads none, and the code after the fill always reaches it"
 )
 IN_PIECES = "the written pieces cover it, and the code between the fill and them does nothing else"
 REPEATED = "both fills write the same constant, and no code between them can access the memory"
-IDENTITY = "multiplying or dividing by one does not change any number"
+IDENTITY = "multiplying by one does not change any integer"
 
 
 class Reason(NamedTuple):
@@ -101,9 +100,10 @@ def redundant(
             return None
         return Reason(REPEATED, shared=claim.how != PRIVATE)
     bare = operator.name.split("::")[1]
-    if tensor.is_complex() or tensor.requires_grad or not is_identity(frame, bare):
+    # Arithmetic with floating-point numbers changes the bits of signalling NaNs.
+    if tensor.is_floating_point() or tensor.is_complex() or not is_identity(frame, bare):
         return None
-    return Reason(IDENTITY) if _keeps_denormals(tensor) else None
+    return Reason(IDENTITY)
 
 
 def _written(observation: Observation, func: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
@@ -136,14 +136,6 @@ def _saving_hooks() -> bool:
     if top is None:  # not available before torch 2.1
         return torch.is_grad_enabled()
     return top(True) is not None
-
-
-def _keeps_denormals(tensor: torch.Tensor) -> bool:
-    """Return whether arithmetic keeps denormal numbers (see `torch.set_flush_denormal`)."""
-    if not tensor.is_floating_point():
-        return True
-    bits = torch.ones(1, dtype=_WORDS[tensor.element_size()], device=tensor.device)
-    return bool(((bits.view(tensor.dtype) * 1).view(bits.dtype) == bits).all())
 
 
 INSIDE = "filled inside the operator; poison values in its place change no result"

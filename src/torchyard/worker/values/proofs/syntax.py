@@ -167,6 +167,7 @@ class Names:
     """Values of names in a running function, looked up without running code of the program."""
 
     def __init__(self, frame: FrameType) -> None:
+        self._file = frame.f_code.co_filename
         self._locals: Dict[str, Any] = frame.f_locals
         self._globals: Dict[str, Any] = frame.f_globals
         self._builtins: Dict[str, Any] = frame.f_builtins
@@ -213,9 +214,12 @@ class Names:
         if isinstance(node, ast.Name):
             if node.id in self._locals and self._locals is not self._globals:
                 return False
-            value = self._globals.get(node.id)
+            parsed = _trees.get(self._file)
+            value = (
+                None if parsed is None or parsed[1] is None else _constant_of(parsed[1], node.id)
+            )
             sizes = value if isinstance(value, tuple) else (value,)
-            return all(type(one) is int for one in sizes)
+            return all(type(one) is int for one in sizes) and value == self._globals.get(node.id)
         return isinstance(node, ast.Constant) and type(node.value) is int
 
     def is_constant_range(self, node: ast.AST, target: str) -> bool:
@@ -226,6 +230,30 @@ class Names:
             and not node.keywords
             and all(self.is_fixed_size(one) or _is_size_of(one, target) for one in node.args)
         )
+
+
+def _constant_of(tree: ast.Module, name: str) -> Any:
+    """Return the literal that the module assigns to a name that nothing else binds, else None."""
+    bindings = [
+        one
+        for one in ast.walk(tree)
+        if (
+            name
+            in (getattr(one, "id", None), getattr(one, "arg", None), getattr(one, "name", None))
+            and not isinstance(getattr(one, "ctx", None), ast.Load)
+        )
+        or name in (getattr(one, "asname", None), getattr(one, "rest", None))
+        or (isinstance(one, (ast.Global, ast.Nonlocal)) and name in one.names)
+    ]
+    values = [
+        one.value
+        for one in tree.body
+        if isinstance(one, ast.Assign) and len(one.targets) == 1 and one.targets == bindings
+    ]
+    try:
+        return ast.literal_eval(values[0]) if values else None
+    except ValueError:
+        return None
 
 
 def _is_size_of(node: ast.AST, target: str) -> bool:

@@ -244,7 +244,7 @@ def library_path(
 
 def _compiled(cache: Optional[str]) -> Optional[Any]:
     try:
-        path = library_path(cache, "scan", _SOURCES, platform.machine())
+        path = library_path(cache, "scan", _SOURCES, " ".join((platform.machine(), *_FLAGS)))
         if path is None or (not os.path.exists(path) and not _compile(path)):
             return None
         return ctypes.CDLL(path)
@@ -259,10 +259,11 @@ _CLONED = "-DCLONED"
 
 def _compile(path: str) -> bool:
     variants = [(_CLONED,), ()] if platform.machine() == "x86_64" else [()]
-    return any(_compile_with(one, more, path) for one in _compilers() for more in variants)
+    return any(compile_with(one, more, path) for one in _compilers() for more in variants)
 
 
-def _compile_with(compiler: str, more: Tuple[str, ...], path: str) -> bool:
+def compile_with(compiler: str, more: Tuple[str, ...], path: str) -> bool:
+    """Compile and load scan.c with a compiler and more options; return whether that worked."""
     descriptor, library = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
     os.close(descriptor)
     try:

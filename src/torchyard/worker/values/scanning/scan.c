@@ -33,8 +33,10 @@ struct range {
     int64_t low, high;
 };
 
-/* Four bytes at any address. */
+/* Elements at any address: the memory of a tensor need not be aligned. */
+typedef uint16_t __attribute__((may_alias, aligned(1))) word16;
 typedef uint32_t __attribute__((may_alias, aligned(1))) word32;
+typedef uint64_t __attribute__((may_alias, aligned(1))) word64;
 
 static uint32_t keys[BLOCK_WORDS];
 
@@ -80,6 +82,7 @@ INLINE uint64_t add_block(uint64_t hash, const char *p, size_t size) {
 #define LEAST64 INT64_MIN
 
 #define WORD uint8_t
+#define MEMORY uint8_t
 #define SIGNED int8_t
 #define BITS 8
 #define TALLY uint16_t
@@ -87,6 +90,7 @@ INLINE uint64_t add_block(uint64_t hash, const char *p, size_t size) {
 #include "scan_width.h"
 
 #define WORD uint16_t
+#define MEMORY word16
 #define SIGNED int16_t
 #define BITS 16
 #define TALLY uint16_t
@@ -94,6 +98,7 @@ INLINE uint64_t add_block(uint64_t hash, const char *p, size_t size) {
 #include "scan_width.h"
 
 #define WORD uint32_t
+#define MEMORY word32
 #define SIGNED int32_t
 #define BITS 32
 #define TALLY uint32_t
@@ -101,6 +106,7 @@ INLINE uint64_t add_block(uint64_t hash, const char *p, size_t size) {
 #include "scan_width.h"
 
 #define WORD uint64_t
+#define MEMORY word64
 #define SIGNED int64_t
 #define BITS 64
 #define TALLY uint64_t

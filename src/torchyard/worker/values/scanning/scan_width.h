@@ -1,5 +1,5 @@
-/* Scan functions for one element width; scan.c includes this once per width and sets WORD, SIGNED,
- * BITS, NAME and TALLY, the type that counts the elements of a block.
+/* Scan functions for one element width; scan.c includes this once per width and sets WORD, MEMORY,
+ * SIGNED, BITS, NAME and TALLY: MEMORY is WORD at any address, TALLY counts the elements of a block.
  *
  * All functions work on bits: values are compared and ordered by their bits, and a fraction is detected
  * in exponent and mantissa. So one implementation serves all dtypes of a width.
@@ -16,12 +16,12 @@ INLINE int NAME(fraction)(WORD v, int mantissa, int bias) {
     return (v & (WORD)(((WORD)1 << (mantissa - e)) - 1)) != 0;
 }
 
-INLINE void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan *out) {
+INLINE void NAME(scan)(const MEMORY *x, const MEMORY *before, size_t n, struct scan *out) {
     const size_t most = BLOCK / sizeof(WORD);
     uint64_t hash = HASH_START(n), zeros = 0, like = 0, same = 0;
     WORD any = 0, first = n ? x[0] : 0;
     for (size_t at = 0; at < n; at += most) {
-        const WORD *p = x + at;
+        const MEMORY *p = x + at;
         size_t count = n - at < most ? n - at : most;
         TALLY z = 0, l = 0, s = 0;
 #if BITS == 32
@@ -56,7 +56,7 @@ INLINE void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan 
     out->any_bits = any;
 }
 
-INLINE uint64_t NAME(count)(const WORD *x, size_t n, uint64_t mask, uint64_t like) {
+INLINE uint64_t NAME(count)(const MEMORY *x, size_t n, uint64_t mask, uint64_t like) {
     const size_t most = BLOCK / sizeof(WORD);
     uint64_t found = 0;
     for (size_t at = 0; at < n; at += most) {
@@ -69,7 +69,7 @@ INLINE uint64_t NAME(count)(const WORD *x, size_t n, uint64_t mask, uint64_t lik
 }
 
 /* The smallest and largest number; floating-point numbers as ordered bits. */
-INLINE void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out) {
+INLINE void NAME(range)(const MEMORY *x, size_t n, int mantissa, struct range *out) {
     SIGNED low = NAME(MOST), high = NAME(LEAST);
     WORD flip = mantissa < 0 ? (WORD)((WORD)1 << (BITS - 1)) : 0; /* unsigned, as signed ones */
     for (size_t j = 0; j < n; j++) {
@@ -84,12 +84,13 @@ INLINE void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out
 }
 
 /* Whether no float of these has a fraction. Ends at the first that has. */
-INLINE int NAME(whole)(const WORD *x, size_t n, int mantissa, int bias) {
+INLINE int NAME(whole)(const MEMORY *x, size_t n, int mantissa, int bias) {
     for (size_t j = 0; j < n; j++)
         if (NAME(fraction)(x[j], mantissa, bias)) return 0;
     return 1;
 }
 #undef WORD
+#undef MEMORY
 #undef SIGNED
 #undef BITS
 #undef TALLY

@@ -223,7 +223,9 @@ class Scanners:
             (tensor.is_cpu or tensor.is_cuda)
             and tensor.layout is torch.strided
             and tensor.dtype in LAYOUTS
+            and not tensor.is_nested
             and tensor.numel() > 0
+            and not (tensor.is_conj() or tensor.is_neg())
             and (tensor.is_contiguous() or flat_memory(tensor) is not None)
         )
 

@@ -135,6 +135,14 @@ class SurveyCalls:
             self._follower.hand_over()
             self.following = False
 
+    def interrupt(self) -> None:
+        """Stop in the middle of a step, before operators that must not be observed."""
+        self.stop()
+        if self._player is not None:
+            self._leave_recording()
+        self.deviated = True
+        self._survey.flush()
+
     def resume(self) -> None:
         """Resume following at the start of a step."""
         if self.following and self._follower is not None:
