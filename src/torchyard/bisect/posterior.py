@@ -37,12 +37,19 @@ _CANDIDATES: Final = 0.95
 """Probability that the listed candidates contain the change."""
 MIN_ROUNDS: Final = 3
 """Rounds with a revision before it can bound the culprit: one slow run must not decide."""
+_SHRINKAGE: Final = 4.0
+"""Degrees of freedom with which estimated variances are shrunk."""
+_DIFFER_LEVEL: Final = 0.01
+"""Level of the t test between the revisions before and after a change."""
 _NO_CHANGE: Final = 0.05
 _SEVERAL: Final = 0.1
 """Prior probabilities of no change and of several changes."""
 _OUTLIER: Final = 6.0
 _FEW: Final = 10.0
 """Distance of outliers, in robust standard deviations of many values, and how it grows for few."""
+_MOST_OUTLIERS: Final = 0.2
+_MANY: Final = 30
+"""Share of runs that can be outliers, and the number of runs from which on it is checked."""
 _POLISH_PASSES: Final = 3
 MAD_TO_SD: Final = 1.4826
 _ENOUGH_DEGREES: Final = 8
@@ -69,6 +76,8 @@ class Posterior:
     """Most probable ranges (after, up to) of two changes, if measurements separate them."""
     rounds: tuple[int, ...]
     """Number of rounds in which each revision was measured."""
+    shown: frozenset[tuple[int, int]] | None = None
+    """Neighbours of changes whose own rounds show the difference; None if that is not checked."""
 
     @property
     def best(self) -> int:
@@ -81,15 +90,20 @@ class Posterior:
         best = self.best
         if self.single[best] < max(CREDIBILITY, LOCATION * math.fsum(self.single)):
             return None
-        enough = min(self.rounds[best - 1], self.rounds[best]) >= MIN_ROUNDS
-        return best if enough else None
+        return best if self._enough([(best - 1, best)]) else None
 
     @property
     def has_several(self) -> bool:
         """Whether several changes are decided, from revisions that were measured often enough."""
         if self.pair is None or self.several < CREDIBILITY:
             return False
-        return min(self.rounds[k] for ends in self.pair for k in ends) >= MIN_ROUNDS
+        return self._enough(self.pair)
+
+    def _enough(self, changes: Sequence[tuple[int, int]]) -> bool:
+        """Whether both sides of each change were measured often enough, and differ by themselves."""
+        if self.shown is not None and not self.shown.issuperset(changes):
+            return False
+        return min(self.rounds[k] for ends in changes for k in ends) >= MIN_ROUNDS
 
     @property
     def has_none(self) -> bool:
@@ -113,7 +127,8 @@ class _Sums:
     step and the times, `total` that of the times.
     """
 
-    def __init__(self, rounds: Sequence[Round]) -> None:
+    def __init__(self, rounds: Sequence[Round], last: int) -> None:
+        weight = _weights(rounds, last)
         counts = Counter(revision for one in rounds for revision in one)
         self.revisions = sorted(counts)
         self.rounds = counts
@@ -125,16 +140,18 @@ class _Sums:
         self.degrees = 0
         self.g = 1.0
         for one in rounds:
-            mean = math.fsum(one.values()) / len(one)
+            weights = {revision: weight.get(revision, 1.0) for revision in one}
+            whole = math.fsum(weights.values())
+            mean = math.fsum(weights[k] * value for k, value in one.items()) / whole
             self.degrees += len(one) - 1
-            share = 1.0 / len(one)
             for revision, value in one.items():
-                self.times[place[revision]] += value - mean
-                self.total += (value - mean) ** 2
+                own = weights[revision]
+                self.times[place[revision]] += own * (value - mean)
+                self.total += own * (value - mean) ** 2
                 row = self.steps[place[revision]]
                 for other in one:
-                    row[place[other]] -= share
-                row[place[revision]] += 1.0
+                    row[place[other]] -= own * weights[other] / whole
+                row[place[revision]] += own
         for a in reversed(range(size)):
             self.times[a] += self.times[a + 1]
             for b in reversed(range(size)):
@@ -181,7 +198,7 @@ def without_outliers(rounds: Sequence[Round]) -> list[Round]:
     standard deviation. Revisions have levels of their own here, so this does not depend on a
     hypothesis. The only run of a revision has no residual: it is left out if it is far outside of both
     ends, so that the search measures the revision again. All runs are kept if those of one end are left out
-    significantly more often: they are part of its time then.
+    significantly more often, or if many are: they are part of the time then, for example one of two levels.
     """
     values: dict[int, list[float]] = {revision: [] for one in rounds for revision in one}
     good = min(values)
@@ -210,6 +227,14 @@ def without_outliers(rounds: Sequence[Round]) -> list[Round]:
     # The median run of each round has no residual, whatever the noise.
     positive = [value for one in residuals for value in one.values() if value > _SMALLEST]
     limit = outlier_limit(degrees) * max(MAD_TO_SD * median(positive or (0.0,)), SD_FLOOR)
+    limits = dict.fromkeys(levels, limit)
+    # Revisions between the ends may be noisier: their runs are not outliers then.
+    between = [k for k in levels if k not in {min(levels), max(levels)}]
+    between_degrees = sum(len(values[k]) - 1 for k in between)
+    positive = [of[k] for of in residuals for k in between if of.get(k, 0.0) > _SMALLEST]
+    if between_degrees and positive:
+        limit = max(limit, outlier_limit(between_degrees) * MAD_TO_SD * median(positive))
+        limits.update(dict.fromkeys(between, limit))
     ends = sorted((levels[min(levels)], levels[max(levels)]))
     unconfirmed = {
         revision
@@ -220,18 +245,19 @@ def without_outliers(rounds: Sequence[Round]) -> list[Round]:
         {
             revision: value
             for revision, value in one.items()
-            if of[revision] <= limit and revision not in unconfirmed
+            if of[revision] <= limits[revision] and revision not in unconfirmed
         }
         for one, of in zip(rounds, residuals, strict=True)
     ]
     kept = [one for one in kept if len(one) > 1]
     disturbed = [
-        sum(of.get(revision, 0.0) > limit for of in residuals)
+        sum(of.get(revision, 0.0) > limits[revision] for of in residuals)
         for revision in (min(levels), max(levels))
     ]
     one_sided = two_counts_p(*disturbed) < ONE_SIDED_P
     both = all(any(revision in one for one in kept) for revision in (min(levels), max(levels)))
-    return kept if both and not one_sided else list(rounds)
+    many = count >= _MANY and sum(map(len, kept)) < (1.0 - _MOST_OUTLIERS) * count
+    return kept if both and not one_sided and not many else list(rounds)
 
 
 def outlier_limit(degrees: int) -> float:
@@ -242,12 +268,97 @@ def outlier_limit(degrees: int) -> float:
     return _OUTLIER * (1.0 + _FEW / degrees)
 
 
+def _weights(rounds: Sequence[Round], last: int) -> dict[int, float]:
+    """Return the inverse variances of single runs of each revision, relative to each other.
+
+    Empty if there are too few rounds. Variances of good, bad and the revisions between them follow from those of
+    their differences in the same round (Grubbs 1948); a revision noisier than others between the ends has a larger
+    one. All are shrunk.
+    """
+    complete = [one for one in rounds if 0 in one and last in one]
+    middles: dict[int, list[Round]] = {}
+    for one in complete:
+        for k in one:
+            if 0 < k < last:
+                middles.setdefault(k, []).append(one)
+
+    def spread(low: float, high: float) -> dict[int, float]:
+        """Return the sum of squares of each revision against a weighted mean of good and bad."""
+        return {
+            k: _within([[one[k] - low * one[0] - high * one[last] for one in several]])[0]
+            for k, several in middles.items()
+        }
+
+    degrees = sum(map(len, middles.values())) - len(middles)
+    if degrees < _ENOUGH_DEGREES:
+        return {}
+    ends, ends_degrees = _within([[one[last] - one[0] for one in complete]])
+    both = ends / ends_degrees
+    from_good = math.fsum(spread(1.0, 0.0).values()) / degrees
+    from_bad = math.fsum(spread(0.0, 1.0).values()) / degrees
+    mean = max((both + from_good + from_bad) / 6.0, SD_FLOOR**2)
+
+    def shrunk(variance: float, degrees: float) -> float:
+        return (degrees * max(variance, 0.0) + _SHRINKAGE * mean) / (degrees + _SHRINKAGE)
+
+    good = shrunk((both + from_good - from_bad) / 2.0, degrees)
+    bad = shrunk((both + from_bad - from_good) / 2.0, degrees)
+    middle = shrunk((from_good + from_bad - both) / 2.0, degrees)
+    spreads = spread(0.5, 0.5)
+    pooled = max(math.fsum(spreads.values()) / degrees, SD_FLOOR**2)
+    variances = {0: good, last: bad}
+    for k, own in spreads.items():
+        count = len(middles[k]) - 1
+        ratio = (own / pooled + _SHRINKAGE) / (count + _SHRINKAGE)
+        variances[k] = middle * max(1.0, ratio)
+    return {k: mean / variance for k, variance in variances.items()}
+
+
+def differ(rounds: Sequence[Round], low: int, high: int, last: int) -> bool:
+    """Whether the rounds with two revisions show by themselves that their levels differ.
+
+    The posterior has one standard deviation for all revisions. If those between the ends are noisier than the
+    ends, or have two levels, a few runs of them decide too early. Here, each run is compared with the ends in the
+    same round, and the variance is that of both revisions, or the pooled one if it is larger (t test).
+    """
+    if (low, high) == (0, last):
+        return True  # as the ordinary verdict found
+    references = [0] if low == 0 else [last] if high == last else [0, last]
+    values: dict[int, list[float]] = {}
+    for one in rounds:
+        if 0 in one and last in one:
+            reference = math.fsum(one[k] for k in references) / len(references)
+            for k, value in one.items():
+                if 0 < k < last:
+                    values.setdefault(k, []).append(value - reference)
+    sides = [values.get(k, []) for k in (low, high) if 0 < k < last]
+    if min(map(len, sides)) < MIN_ROUNDS:
+        return False
+    own, own_degrees = _within(sides)
+    pooled, degrees = _within(list(values.values()))
+    variance, degrees = max((own / own_degrees, own_degrees), (pooled / degrees, degrees))
+    means = [math.fsum(side) / len(side) for side in sides]
+    size = abs(means[-1] - means[0]) if len(means) > 1 else abs(means[0])
+    error = math.sqrt(max(variance, SD_FLOOR**2) * math.fsum(1.0 / len(side) for side in sides))
+    return size > two_sided_critical(_DIFFER_LEVEL, degrees) * error
+
+
+def _within(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Return the sum of squares within groups, and its degrees of freedom."""
+    total = 0.0
+    for group in groups:
+        mean = math.fsum(group) / len(group)
+        total += math.fsum((value - mean) ** 2 for value in group)
+    return total, sum(map(len, groups)) - len(groups)
+
+
 def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Posterior:
     """Return the posterior of the range 0 to `last`; both ends are in every round.
 
     Steps of several changes that are estimated within `margin` are not changes.
     """
-    sums = _Sums(without_outliers(rounds))
+    used = without_outliers(rounds)
+    sums = _Sums(used, last)
     revisions = sums.revisions
     gaps = [high - low for low, high in pairwise(revisions)]
     pairs = last * (last - 1) / 2.0
@@ -288,18 +399,22 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
                 changes[k] += weight / gaps[end - 1]
     total = none + math.fsum(single) + several
     best = max(weights, key=weights.__getitem__) if weights else None
+    pair = None
+    if best is not None:
+        pair = (
+            (revisions[best[0] - 1], revisions[best[0]]),
+            (revisions[best[1] - 1], revisions[best[1]]),
+        )
+    top_single = max(range(last + 1), key=single.__getitem__)
+    checked = {(top_single - 1, top_single), *(pair or ())}
     return Posterior(
         single=tuple(value / total for value in single),
         no_change=none / total,
         several=several / total,
         changes=tuple(value / total for value in changes),
-        pair=None
-        if best is None
-        else (
-            (revisions[best[0] - 1], revisions[best[0]]),
-            (revisions[best[1] - 1], revisions[best[1]]),
-        ),
+        pair=pair,
         rounds=tuple(sums.rounds[k] for k in range(last + 1)),
+        shown=frozenset(one for one in checked if differ(used, *one, last)),
     )
 
 
@@ -347,7 +462,8 @@ def candidates(posterior: Posterior) -> list[int]:
 
 def effect_of(rounds: Sequence[Round], change: int, *, alpha: float = 0.05) -> Effect:
     """Return the effect of a single change at a revision, from all measurements around it."""
-    sums = _Sums(without_outliers(rounds))
+    used = without_outliers(rounds)
+    sums = _Sums(used, max(max(one) for one in used))
     place = next(i for i, revision in enumerate(sums.revisions) if revision >= change)
     size = sums.steps[place][place]
     step = sums.times[place] / size
