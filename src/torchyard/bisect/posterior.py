@@ -47,7 +47,7 @@ _SEVERAL: Final = 0.1
 _OUTLIER: Final = 6.0
 _FEW: Final = 10.0
 """Distance of outliers, in robust standard deviations of many values, and how it grows for few."""
-_MOST_OUTLIERS: Final = 0.2
+_MOST_OUTLIERS: Final = 0.15
 _MANY: Final = 30
 """Share of runs that can be outliers, and the number of runs from which on it is checked."""
 _POLISH_PASSES: Final = 3
