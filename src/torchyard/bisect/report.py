@@ -89,7 +89,8 @@ def answer_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
         which = f"{request.noun} {last.short} ({last.subject})"
         if count > 1:
             others = format_count(count - 1, request.noun)
-            which = f"{which} or the {others} before it that cannot be measured"
+            before = f"one of the {others}" if count > 2 else f"the {request.noun}"  # noqa: PLR2004
+            which += f", or {before} before it, which cannot be measured"
         probability = format_percent(outcome.posterior.single[outcome.posterior.best])
         return f"The {request.quantity} changed with {which}, probability {probability}"
     if outcome.ending == "several":
