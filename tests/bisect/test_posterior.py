@@ -203,7 +203,7 @@ def noisy_rounds(size: float, sd: float, each: int = 3) -> list[dict[int, float]
     ]
 
 
-def test_neighbours_differ_by_their_own_noise() -> None:
+def test_adjacent_revisions_differ_by_their_own_noise() -> None:
     assert not differ(noisy_rounds(0.02, 0.03), 3, 4, LAST)
     assert differ(noisy_rounds(0.02, 0.03, each=100), 3, 4, LAST)
     assert differ(noisy_rounds(0.02, 0.001), 3, 4, LAST)
@@ -211,7 +211,7 @@ def test_neighbours_differ_by_their_own_noise() -> None:
     assert not differ(noisy_rounds(0.0, 0.03, each=100), 3, 4, LAST)
 
 
-def test_neighbours_that_are_ends() -> None:
+def test_revisions_next_to_an_end() -> None:
     rounds = noisy_rounds(0.02, 0.001)
     assert not differ(rounds, 0, 3, LAST)
     assert differ(rounds, 0, 4, LAST)

@@ -77,7 +77,7 @@ class Posterior:
     rounds: tuple[int, ...]
     """Number of rounds in which each revision was measured."""
     shown: frozenset[tuple[int, int]] | None = None
-    """Neighbours of changes whose own rounds show the difference; None if that is not checked."""
+    """Revisions before and after a change whose own rounds show the difference; None if that is not checked."""
 
     @property
     def best(self) -> int:
