@@ -8,15 +8,13 @@ import random
 import numpy as np
 import pytest
 
+from torchyard.bisect.noise import MIN_ROUNDS, differ, without_outliers
 from torchyard.bisect.posterior import (
-    MIN_ROUNDS,
     Posterior,
     candidates,
-    differ,
     effect_of,
     next_revision,
     posterior_of,
-    without_outliers,
 )
 
 LAST = 8
