@@ -232,7 +232,7 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
             (revisions[best[0] - 1], revisions[best[0]]),
             (revisions[best[1] - 1], revisions[best[1]]),
         )
-    top_single = max(range(last + 1), key=single.__getitem__)
+    top_single = max(range(1, last + 1), key=single.__getitem__)
     checked = {(top_single - 1, top_single), *(pair or ())}
     return Posterior(
         single=tuple(value / total for value in single),
@@ -241,7 +241,7 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
         changes=tuple(value / total for value in changes),
         pair=pair,
         rounds=tuple(sums.rounds[k] for k in range(last + 1)),
-        shown=frozenset(one for one in checked if differ(used, *one, last)),
+        shown=frozenset((low, high) for low, high in checked if differ(used, low, high, last)),
     )
 
 
