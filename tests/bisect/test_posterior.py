@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from torchyard.bisect.noise import MIN_ROUNDS, differ, without_outliers
+from torchyard.bisect.noise import MIN_ROUNDS, SINGLE_LEVEL, differ, without_outliers
 from torchyard.bisect.posterior import (
     Posterior,
     candidates,
@@ -202,19 +202,19 @@ def noisy_rounds(size: float, sd: float, each: int = 3) -> list[dict[int, float]
 
 
 def test_adjacent_revisions_differ_by_their_own_noise() -> None:
-    assert not differ(noisy_rounds(0.02, 0.03), 3, 4, LAST)
-    assert differ(noisy_rounds(0.02, 0.03, each=100), 3, 4, LAST)
-    assert differ(noisy_rounds(0.02, 0.001), 3, 4, LAST)
-    assert not differ(noisy_rounds(0.02, 0.001, each=2), 3, 4, LAST)
-    assert not differ(noisy_rounds(0.0, 0.03, each=100), 3, 4, LAST)
+    assert not differ(noisy_rounds(0.02, 0.03), 3, 4, LAST, SINGLE_LEVEL)
+    assert differ(noisy_rounds(0.02, 0.03, each=100), 3, 4, LAST, SINGLE_LEVEL)
+    assert differ(noisy_rounds(0.02, 0.001), 3, 4, LAST, SINGLE_LEVEL)
+    assert not differ(noisy_rounds(0.02, 0.001, each=2), 3, 4, LAST, SINGLE_LEVEL)
+    assert not differ(noisy_rounds(0.0, 0.03, each=100), 3, 4, LAST, SINGLE_LEVEL)
 
 
 def test_revisions_next_to_an_end() -> None:
     rounds = noisy_rounds(0.02, 0.001)
-    assert not differ(rounds, 0, 3, LAST)
-    assert differ(rounds, 0, 4, LAST)
-    assert differ(rounds, 3, LAST, LAST)
-    assert not differ(rounds, 4, LAST, LAST)
+    assert not differ(rounds, 0, 3, LAST, SINGLE_LEVEL)
+    assert differ(rounds, 0, 4, LAST, SINGLE_LEVEL)
+    assert differ(rounds, 3, LAST, LAST, SINGLE_LEVEL)
+    assert not differ(rounds, 4, LAST, LAST, SINGLE_LEVEL)
 
 
 def test_runs_of_noisy_revisions_between_quiet_ends_are_no_outliers() -> None:

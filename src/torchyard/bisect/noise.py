@@ -18,8 +18,10 @@ MIN_ROUNDS: Final = 3
 """Rounds with a revision before it can bound the culprit: one slow run must not decide."""
 _SHRINKAGE: Final = 4.0
 """Degrees of freedom with which estimated variances are shrunk."""
-_DIFFER_LEVEL: Final = 0.01
-"""Level of the t test between the revisions before and after a change."""
+SINGLE_LEVEL: Final = 0.01
+SEVERAL_LEVEL: Final = 0.002
+"""Levels of the t test between the revisions before and after a change. There are many pairs of changes to choose
+the most probable one from."""
 _OUTLIER: Final = 6.0
 _FEW: Final = 10.0
 """Distance of outliers, in robust standard deviations of many values, and how it grows for few."""
@@ -160,7 +162,7 @@ def inverse_variances(rounds: Sequence[Round], last: int) -> dict[int, float]:
     return {k: mean / variance for k, variance in variances.items()}
 
 
-def differ(rounds: Sequence[Round], low: int, high: int, last: int) -> bool:
+def differ(rounds: Sequence[Round], low: int, high: int, last: int, level: float) -> bool:
     """Whether the rounds with two revisions show by themselves that their levels differ.
 
     The posterior has one standard deviation for all revisions. If those between the ends are noisier than the
@@ -186,7 +188,7 @@ def differ(rounds: Sequence[Round], low: int, high: int, last: int) -> bool:
     means = [math.fsum(side) / len(side) for side in sides]
     size = abs(means[-1] - means[0]) if len(means) > 1 else abs(means[0])
     error = math.sqrt(max(variance, SD_FLOOR**2) * math.fsum(1.0 / len(side) for side in sides))
-    return size > two_sided_critical(_DIFFER_LEVEL, degrees) * error
+    return size > two_sided_critical(level, degrees) * error
 
 
 def _within(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

@@ -28,6 +28,8 @@ from typing import Final
 from torchyard.bisect.noise import (
     ENOUGH_DEGREES,
     MIN_ROUNDS,
+    SEVERAL_LEVEL,
+    SINGLE_LEVEL,
     SMALLEST,
     Round,
     differ,
@@ -233,7 +235,10 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
             (revisions[best[1] - 1], revisions[best[1]]),
         )
     top_single = max(range(1, last + 1), key=single.__getitem__)
-    checked = {(top_single - 1, top_single), *(pair or ())}
+    if several / total < CREDIBILITY:
+        checked, level = [(top_single - 1, top_single)], SINGLE_LEVEL
+    else:
+        checked, level = list(pair or ()), SEVERAL_LEVEL
     return Posterior(
         single=tuple(value / total for value in single),
         no_change=none / total,
@@ -241,7 +246,7 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
         changes=tuple(value / total for value in changes),
         pair=pair,
         rounds=tuple(sums.rounds[k] for k in range(last + 1)),
-        shown=frozenset((low, high) for low, high in checked if differ(used, low, high, last)),
+        shown=frozenset(one for one in checked if differ(used, one[0], one[1], last, level)),
     )
 
 
