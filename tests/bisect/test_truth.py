@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from tests.bisect.simulated_range import QuietEnds, SimulatedRange, endings
+from tests.bisect.simulated_range import SimulatedRange, endings
 
 COUNT = 120
 FEW = 40
@@ -81,8 +81,6 @@ def test_disturbed_ranges_without_a_change_name_nobody() -> None:
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
-        (QuietEnds, 0.02),
-        (QuietEnds, 0.05),
         (NoisyBefore, 0.05),
         (OwnNoise, 0.05),
         (SlowFirstRun, 0.2),
