@@ -126,8 +126,12 @@ def test_revisions_whose_setup_fails_are_skipped(capsys: Capture, tmp_path: Path
     assert names == [commits[CULPRIT], commits[CULPRIT + 1]]
     assert [one["commit"] for one in document["skipped"]] == [commits[CULPRIT]]
     assert "exited with code 3" in document["skipped"][0]["why"]
-    ended = bisect(capsys, folder, commits[0], *options[:-1])
+    issue = tmp_path / "issue.md"
+    ended = bisect(capsys, folder, commits[0], *options[:-1], "--issue", str(issue))
     assert "only the last one could be measured" in ended.out
+    text = issue.read_text("utf-8")
+    assert "or the revision before it, which cannot be measured" in text
+    assert f"| {commits[CULPRIT]} | change {CULPRIT} | cannot be measured |" in text
 
 
 def test_programs_start_in_the_folder_of_the_repository(capsys: Capture, tmp_path: Path) -> None:
@@ -185,6 +189,16 @@ def test_ranges_that_cannot_be_searched(capsys: Capture, project: tuple[Path, li
     ended = bisect(capsys, folder.parent, "HEAD")
     assert ended.code == 2
     assert "not in a git repository" in ended.err
+
+
+def test_revisions_that_a_shallow_clone_lacks(
+    capsys: Capture, project: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    folder, commits = project
+    git(tmp_path, "clone", "-q", "--depth", "4", folder.as_uri(), "shallow")
+    ended = bisect(capsys, tmp_path / "shallow", commits[0])
+    assert ended.code == 2
+    assert "git fetch --unshallow" in ended.err
 
 
 def test_control_characters_of_subjects_are_replaced(capsys: Capture, tmp_path: Path) -> None:

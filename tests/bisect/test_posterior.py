@@ -8,14 +8,13 @@ import random
 import numpy as np
 import pytest
 
+from torchyard.bisect.noise import MIN_ROUNDS, SINGLE_LEVEL, differ, without_outliers
 from torchyard.bisect.posterior import (
-    MIN_ROUNDS,
     Posterior,
     candidates,
     effect_of,
     next_revision,
     posterior_of,
-    without_outliers,
 )
 
 LAST = 8
@@ -187,3 +186,46 @@ def test_the_level_of_a_revision_is_not_an_outlier() -> None:
     rounds = rounds_of(3, 0.2, [2, 3, 2, 3])
     moved = [{k: v + (1.0 if k == 2 else 0.0) for k, v in one.items()} for one in rounds]
     assert without_outliers(moved) == moved
+
+
+def noisy_rounds(size: float, sd: float, each: int = 3) -> list[dict[int, float]]:
+    """Return rounds of revisions 3 and 4 between ends that have almost no noise."""
+    chance = random.Random(2)
+    return [
+        {
+            0: chance.gauss(0.0, 0.001),
+            k: chance.gauss(size * (k == 4), sd),
+            LAST: chance.gauss(0.02, 0.001),
+        }
+        for k in [3, 4] * each
+    ]
+
+
+def test_adjacent_revisions_differ_by_their_own_noise() -> None:
+    assert not differ(noisy_rounds(0.02, 0.03), 3, 4, LAST, SINGLE_LEVEL)
+    assert differ(noisy_rounds(0.02, 0.03, each=100), 3, 4, LAST, SINGLE_LEVEL)
+    assert differ(noisy_rounds(0.02, 0.001), 3, 4, LAST, SINGLE_LEVEL)
+    assert not differ(noisy_rounds(0.02, 0.001, each=2), 3, 4, LAST, SINGLE_LEVEL)
+    assert not differ(noisy_rounds(0.0, 0.03, each=100), 3, 4, LAST, SINGLE_LEVEL)
+
+
+def test_revisions_next_to_an_end() -> None:
+    rounds = noisy_rounds(0.02, 0.001)
+    assert not differ(rounds, 0, 3, LAST, SINGLE_LEVEL)
+    assert differ(rounds, 0, 4, LAST, SINGLE_LEVEL)
+    assert differ(rounds, 3, LAST, LAST, SINGLE_LEVEL)
+    assert not differ(rounds, 4, LAST, LAST, SINGLE_LEVEL)
+
+
+def test_runs_of_noisy_revisions_between_quiet_ends_are_no_outliers() -> None:
+    rounds = noisy_rounds(0.02, 0.03, each=10)
+    assert without_outliers(rounds) == rounds
+
+
+def test_runs_at_one_of_two_levels_are_no_outliers() -> None:
+    chance = random.Random(1)
+    rounds = [
+        {k: chance.gauss(0.1 if chance.random() < 0.5 else 0.0, 0.002) for k in (0, middle, LAST)}
+        for middle in [2, 3] * 12
+    ]
+    assert without_outliers(rounds) == rounds

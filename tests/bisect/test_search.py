@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.bisect.simulated_range import SimulatedRange, endings, named, step
+from tests.bisect.simulated_range import QuietEnds, SimulatedRange, endings, named, step
 from torchyard.bisect.model import Round, State
 from torchyard.errors import NothingToDo, StepFailed, Untrustworthy
 
@@ -27,6 +27,12 @@ def test_ranges_without_a_change_name_nobody() -> None:
 def test_drift_between_rounds_does_not_matter() -> None:
     results = endings(0.05, count=10, round_sd=0.3)
     assert results["right"] >= 9, results
+
+
+def test_noisy_revisions_between_quiet_ends_are_not_named() -> None:
+    results = endings(0.05, count=20, kind=QuietEnds)
+    assert results["wrong"] + results["several"] <= 1, results
+    assert results["right"] >= 18, results
 
 
 def test_several_changes_are_reported() -> None:

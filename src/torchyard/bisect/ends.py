@@ -15,13 +15,8 @@ from torchyard.bench.outcome import Spent, make_estimate
 from torchyard.bench.program_session import MIN_PAIRS
 from torchyard.bisect.failures import failed_runs, posterior_of_failures
 from torchyard.bisect.model import Analysis, Record, Revision, Round, State
-from torchyard.bisect.posterior import (
-    CREDIBILITY,
-    MAD_TO_SD,
-    MIN_ROUNDS,
-    Posterior,
-    outlier_limit,
-)
+from torchyard.bisect.noise import MAD_TO_SD, MIN_ROUNDS, outlier_limit
+from torchyard.bisect.posterior import CREDIBILITY, Posterior
 from torchyard.core.block import Block
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget

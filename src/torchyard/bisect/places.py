@@ -41,9 +41,16 @@ class Repository:
         if answer is None or answer.returncode:
             raise UsageError(
                 f"{option}: {name!r} is not a revision of {self.top}",
-                hint="`git log --oneline` lists revisions",
+                hint=self._missing or "`git log --oneline` lists revisions",
             )
         return answer.stdout.strip()
+
+    @property
+    def _missing(self) -> str:
+        """Return a hint if the clone lacks old revisions."""
+        answer = _git(self.top, "rev-parse", "--is-shallow-repository")
+        shallow = answer.stdout.strip() == "true"
+        return "the clone is shallow: `git fetch --unshallow` gets older revisions" * shallow
 
     def revisions(self, good: str, bad: str) -> list[Revision]:
         """Return the revisions from one commit to another, along the first parents."""
@@ -57,7 +64,8 @@ class Repository:
             raise UsageError(
                 f"--good {good[:10]} is not among the first-parent ancestors of --bad {bad[:10]}",
                 why="the search needs a linear range of revisions",
-                hint="exchange --good and --bad, or use `git merge-base GOOD BAD` as --good",
+                hint=self._missing
+                or "exchange --good and --bad, or use `git merge-base GOOD BAD` as --good",
             )
         return chain[place::-1]
 

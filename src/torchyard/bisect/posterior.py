@@ -10,23 +10,33 @@ level of its revision, plus noise. The hypotheses are
 Effects of rounds and the standard deviation of the noise are unknown and have flat priors; steps
 between levels have Zellner's g-prior with g = number of degrees of freedom (unit information). With a
 fixed g, all hypotheses that explain a huge change are equally likely, however well they explain the rest
-(the information paradox); so g grows with the F statistic of the best hypothesis. The marginal likelihood is then a multivariate t density in closed form (Liang et al. 2008). It depends on
-a change point only through which measured revisions lie on which side of it. No I/O.
+(the information paradox); so g grows with the F statistic of the best hypothesis. The marginal likelihood is then a
+multivariate t density in closed form (Liang et al. 2008). It depends on a change point only through which
+measured revisions lie on which side of it. Outliers and the relative variances of revisions come from
+`noise.py`, which also checks both sides of a change by themselves before it is named. No I/O.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Final
 
-from torchyard.stats.distributions import two_counts_p, two_sided_critical
-from torchyard.stats.launches import SD_FLOOR
-from torchyard.stats.pairs import ONE_SIDED_P
+from torchyard.bisect.noise import (
+    ENOUGH_DEGREES,
+    MIN_ROUNDS,
+    SEVERAL_LEVEL,
+    SINGLE_LEVEL,
+    SMALLEST,
+    Round,
+    differ,
+    inverse_variances,
+    without_outliers,
+)
+from torchyard.stats.distributions import two_sided_critical
 
 CREDIBILITY: Final = 0.95
 """Posterior probability at which a hypothesis is accepted."""
@@ -35,24 +45,11 @@ LOCATION: Final = 0.98
 as it is reached."""
 _CANDIDATES: Final = 0.95
 """Probability that the listed candidates contain the change."""
-MIN_ROUNDS: Final = 3
-"""Rounds with a revision before it can bound the culprit: one slow run must not decide."""
 _NO_CHANGE: Final = 0.05
 _SEVERAL: Final = 0.1
 """Prior probabilities of no change and of several changes."""
-_OUTLIER: Final = 6.0
-_FEW: Final = 10.0
-"""Distance of outliers, in robust standard deviations of many values, and how it grows for few."""
-_POLISH_PASSES: Final = 3
-MAD_TO_SD: Final = 1.4826
-_ENOUGH_DEGREES: Final = 8
 _SCALE_SHARE: Final = 0.1
-"""Degrees of freedom from which g follows the F statistic, and the part of it: few residuals can be small by chance."""
-_SMALLEST: Final = 1e-12
-"""Sums of squares below this are rounding errors."""
-
-Round = Mapping[int, float]
-"""Logarithm of the time of each revision that was measured, by its index in the range."""
+"""Part of the F statistic that g follows, from `ENOUGH_DEGREES` on: few residuals can be small by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +66,8 @@ class Posterior:
     """Most probable ranges (after, up to) of two changes, if measurements separate them."""
     rounds: tuple[int, ...]
     """Number of rounds in which each revision was measured."""
+    shown: frozenset[tuple[int, int]] | None = None
+    """Revisions before and after a change whose own rounds show the difference; None if that is not checked."""
 
     @property
     def best(self) -> int:
@@ -81,15 +80,20 @@ class Posterior:
         best = self.best
         if self.single[best] < max(CREDIBILITY, LOCATION * math.fsum(self.single)):
             return None
-        enough = min(self.rounds[best - 1], self.rounds[best]) >= MIN_ROUNDS
-        return best if enough else None
+        return best if self._enough([(best - 1, best)]) else None
 
     @property
     def has_several(self) -> bool:
         """Whether several changes are decided, from revisions that were measured often enough."""
         if self.pair is None or self.several < CREDIBILITY:
             return False
-        return min(self.rounds[k] for ends in self.pair for k in ends) >= MIN_ROUNDS
+        return self._enough(self.pair)
+
+    def _enough(self, changes: Sequence[tuple[int, int]]) -> bool:
+        """Whether both sides of each change were measured often enough, and differ by themselves."""
+        if self.shown is not None and not self.shown.issuperset(changes):
+            return False
+        return min(self.rounds[k] for ends in changes for k in ends) >= MIN_ROUNDS
 
     @property
     def has_none(self) -> bool:
@@ -113,7 +117,8 @@ class _Sums:
     step and the times, `total` that of the times.
     """
 
-    def __init__(self, rounds: Sequence[Round]) -> None:
+    def __init__(self, rounds: Sequence[Round], last: int) -> None:
+        weight = inverse_variances(rounds, last)
         counts = Counter(revision for one in rounds for revision in one)
         self.revisions = sorted(counts)
         self.rounds = counts
@@ -125,16 +130,18 @@ class _Sums:
         self.degrees = 0
         self.g = 1.0
         for one in rounds:
-            mean = math.fsum(one.values()) / len(one)
+            weights = {revision: weight.get(revision, 1.0) for revision in one}
+            whole = math.fsum(weights.values())
+            mean = math.fsum(weights[k] * value for k, value in one.items()) / whole
             self.degrees += len(one) - 1
-            share = 1.0 / len(one)
             for revision, value in one.items():
-                self.times[place[revision]] += value - mean
-                self.total += (value - mean) ** 2
+                own = weights[revision]
+                self.times[place[revision]] += own * (value - mean)
+                self.total += own * (value - mean) ** 2
                 row = self.steps[place[revision]]
                 for other in one:
-                    row[place[other]] -= share
-                row[place[revision]] += 1.0
+                    row[place[other]] -= own * weights[other] / whole
+                row[place[revision]] += own
         for a in reversed(range(size)):
             self.times[a] += self.times[a + 1]
             for b in reversed(range(size)):
@@ -144,16 +151,16 @@ class _Sums:
 
     def set_scale(self, most_explained: float) -> None:
         """Choose g for the largest sum of squares that a hypothesis explains."""
-        rest = max(self.total - most_explained, _SMALLEST)
+        rest = max(self.total - most_explained, SMALLEST)
         statistic = most_explained / rest * (self.degrees - 2) / 2.0
         self.g = float(self.degrees)
-        if self.degrees >= _ENOUGH_DEGREES:
+        if self.degrees >= ENOUGH_DEGREES:
             self.g = max(self.g, _SCALE_SHARE * statistic)
 
     def log_likelihood(self, explained: float, parameters: int) -> float:
         """Return the log marginal likelihood, relative to that of no change."""
         g = self.g
-        share = max(0.0, 1.0 - explained / self.total) if self.total > _SMALLEST else 1.0
+        share = max(0.0, 1.0 - explained / self.total) if self.total > SMALLEST else 1.0
         return 0.5 * (
             (self.degrees - parameters) * math.log1p(g) - self.degrees * math.log1p(g * share)
         )
@@ -161,85 +168,17 @@ class _Sums:
     def one_step(self, a: int) -> float:
         """Return the sum of squares that a step at `a` explains."""
         size = self.steps[a][a]
-        return self.times[a] ** 2 / size if size > _SMALLEST else 0.0
+        return self.times[a] ** 2 / size if size > SMALLEST else 0.0
 
     def two_steps(self, a: int, b: int) -> tuple[float, float, float]:
         """Return both steps at `a` and `b`, and the sum of squares that they explain."""
         aa, ab, bb = self.steps[a][a], self.steps[a][b], self.steps[b][b]
         determinant = aa * bb - ab * ab
-        if determinant <= _SMALLEST:
+        if determinant <= SMALLEST:
             return 0.0, 0.0, 0.0
         first = (bb * self.times[a] - ab * self.times[b]) / determinant
         second = (aa * self.times[b] - ab * self.times[a]) / determinant
         return first, second, first * self.times[a] + second * self.times[b]
-
-
-def without_outliers(rounds: Sequence[Round]) -> list[Round]:
-    """Leave out runs that something else on the machine disturbed, and rounds with a single run left.
-
-    Residuals of a median polish (Tukey 1977) of rounds and revisions, in units of their robust
-    standard deviation. Revisions have levels of their own here, so this does not depend on a
-    hypothesis. The only run of a revision has no residual: it is left out if it is far outside of both
-    ends, so that the search measures the revision again. All runs are kept if those of one end are left out
-    significantly more often: they are part of its time then.
-    """
-    values: dict[int, list[float]] = {revision: [] for one in rounds for revision in one}
-    good = min(values)
-    for one in rounds:
-        for revision, value in one.items():
-            if good in one:
-                values[revision].append(value - one[good])
-    # The differences to good are near the solution; from zeros, the polish converges slowly.
-    levels = {revision: median(several or (0.0,)) for revision, several in values.items()}
-    effects = [0.0] * len(rounds)
-    for _ in range(_POLISH_PASSES):
-        effects = [
-            median(value - levels[revision] for revision, value in one.items()) for one in rounds
-        ]
-        values = {revision: [] for revision in levels}
-        for one, effect in zip(rounds, effects, strict=True):
-            for revision, value in one.items():
-                values[revision].append(value - effect)
-        levels = {revision: median(several) for revision, several in values.items()}
-    residuals = [
-        {revision: abs(value - effect - levels[revision]) for revision, value in one.items()}
-        for one, effect in zip(rounds, effects, strict=True)
-    ]
-    count = sum(len(one) for one in rounds)
-    degrees = max(1, count - len(rounds) - len(levels) + 1)
-    # The median run of each round has no residual, whatever the noise.
-    positive = [value for one in residuals for value in one.values() if value > _SMALLEST]
-    limit = outlier_limit(degrees) * max(MAD_TO_SD * median(positive or (0.0,)), SD_FLOOR)
-    ends = sorted((levels[min(levels)], levels[max(levels)]))
-    unconfirmed = {
-        revision
-        for revision, several in values.items()
-        if len(several) == 1 and not ends[0] - limit <= several[0] <= ends[1] + limit
-    }
-    kept: list[Round] = [
-        {
-            revision: value
-            for revision, value in one.items()
-            if of[revision] <= limit and revision not in unconfirmed
-        }
-        for one, of in zip(rounds, residuals, strict=True)
-    ]
-    kept = [one for one in kept if len(one) > 1]
-    disturbed = [
-        sum(of.get(revision, 0.0) > limit for of in residuals)
-        for revision in (min(levels), max(levels))
-    ]
-    one_sided = two_counts_p(*disturbed) < ONE_SIDED_P
-    both = all(any(revision in one for one in kept) for revision in (min(levels), max(levels)))
-    return kept if both and not one_sided else list(rounds)
-
-
-def outlier_limit(degrees: int) -> float:
-    """Return the distance of outliers in robust standard deviations, which few values underestimate.
-
-    Less than 0.5 % of samples of 4 or more normal values contain one beyond it.
-    """
-    return _OUTLIER * (1.0 + _FEW / degrees)
 
 
 def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Posterior:
@@ -247,7 +186,8 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
 
     Steps of several changes that are estimated within `margin` are not changes.
     """
-    sums = _Sums(without_outliers(rounds))
+    used = without_outliers(rounds)
+    sums = _Sums(used, last)
     revisions = sums.revisions
     gaps = [high - low for low, high in pairwise(revisions)]
     pairs = last * (last - 1) / 2.0
@@ -288,18 +228,25 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
                 changes[k] += weight / gaps[end - 1]
     total = none + math.fsum(single) + several
     best = max(weights, key=weights.__getitem__) if weights else None
+    pair = None
+    if best is not None:
+        pair = (
+            (revisions[best[0] - 1], revisions[best[0]]),
+            (revisions[best[1] - 1], revisions[best[1]]),
+        )
+    top_single = max(range(1, last + 1), key=single.__getitem__)
+    if several / total < CREDIBILITY:
+        checked, level = [(top_single - 1, top_single)], SINGLE_LEVEL
+    else:
+        checked, level = list(pair or ()), SEVERAL_LEVEL
     return Posterior(
         single=tuple(value / total for value in single),
         no_change=none / total,
         several=several / total,
         changes=tuple(value / total for value in changes),
-        pair=None
-        if best is None
-        else (
-            (revisions[best[0] - 1], revisions[best[0]]),
-            (revisions[best[1] - 1], revisions[best[1]]),
-        ),
+        pair=pair,
         rounds=tuple(sums.rounds[k] for k in range(last + 1)),
+        shown=frozenset(one for one in checked if differ(used, one[0], one[1], last, level)),
     )
 
 
@@ -347,7 +294,8 @@ def candidates(posterior: Posterior) -> list[int]:
 
 def effect_of(rounds: Sequence[Round], change: int, *, alpha: float = 0.05) -> Effect:
     """Return the effect of a single change at a revision, from all measurements around it."""
-    sums = _Sums(without_outliers(rounds))
+    used = without_outliers(rounds)
+    sums = _Sums(used, max(max(one) for one in used))
     place = next(i for i, revision in enumerate(sums.revisions) if revision >= change)
     size = sums.steps[place][place]
     step = sums.times[place] / size

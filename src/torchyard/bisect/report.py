@@ -85,13 +85,14 @@ def answer_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
             return f"The {request.quantity} changes with {names}"
         return f"Undecided: the difference is within {len(outcome.parts)} settings: {names}"
     if outcome.ending == "culprit":
-        last = outcome.candidates[-1]
-        one_of = "one of those up to " if len(outcome.candidates) > 1 else ""
+        last, count = outcome.candidates[-1], len(outcome.candidates)
+        which = f"{request.noun} {last.short} ({last.subject})"
+        if count > 1:
+            others = format_count(count - 1, request.noun)
+            before = f"one of the {others}" if count > 2 else f"the {request.noun}"  # noqa: PLR2004
+            which += f", or {before} before it, which cannot be measured"
         probability = format_percent(outcome.posterior.single[outcome.posterior.best])
-        return (
-            f"The {request.quantity} changed with {one_of}{request.noun} {last.short} "
-            f"({last.subject}), probability {probability}"
-        )
+        return f"The {request.quantity} changed with {which}, probability {probability}"
     if outcome.ending == "several":
         ranges = ", and ".join(
             f"after {low[:10]} up to {high[:10]}" for low, high in outcome.ranges
@@ -336,10 +337,10 @@ def issue_text(
         probabilities = dict(
             zip((one.commit for one in outcome.revisions), outcome.posterior.changes, strict=True)
         )
-        lines += [
-            f"| {clean(one.commit)} | {clean(one.subject)} | {probabilities.get(one.commit, 0.0):.3f} |"
-            for one in outcome.candidates
-        ]
+        for one in outcome.candidates:
+            value = probabilities.get(one.commit)
+            text = "cannot be measured" if value is None else f"{value:.3f}"
+            lines.append(f"| {clean(one.commit)} | {clean(one.subject)} | {text} |")
         lines += ["", "Posterior over the range:", "", "```"]
         lines += [posterior_picture(outcome.posterior), "```"]
     lines += ["", _method(request), ""]
