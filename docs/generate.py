@@ -312,8 +312,7 @@ _OF_ALL_COMMANDS = {
 _COMMON = {
     "--target": (
         "--target PYTHON|build:NAME",
-        "interpreter with torch: a path, a virtual environment, a command on PATH or a build [default: the one "
-        "that runs Torchyard]",
+        "interpreter with torch: a path, a virtual environment, a command on PATH or a build [default: this one]",
         r"(Interpreter with (PyTorch|torch): .*)|Python interpreter or build.*",
     ),
     "--device": (
@@ -396,7 +395,7 @@ class _Shown:
         name = option.opts[-1]
         if not self.common or name not in _COMMON or option.multiple:
             return ""
-        words, _, pattern = _COMMON[name]
+        _, _, pattern = _COMMON[name]
         about = option.help or ""
         default = _DEFAULT.search(about)
         if not re.fullmatch(pattern, _DEFAULT.sub("", about).strip()):

@@ -63,10 +63,13 @@ def find_sweep(text: str) -> Path:
             f"{text!r} is ambiguous: it matches {len(matches)} sweeps",
             hint="use more letters of the name",
         )
+    names = ["latest", *(path.name for path in folders[:20])]
     raise UsageError(
         f"there is no sweep {text!r}",
         why=f"it is neither a folder nor the name of a sweep in {sweeps_home()}",
-        hint=nearest_hint(text, ["latest", *(path.name for path in folders[:20])], what="sweep"),
+        hint=nearest_hint(text, names, what="sweep")
+        if folders
+        else "there is no sweep yet: start one with `torchyard sweep`",
     )
 
 
