@@ -41,7 +41,7 @@ REFERENCE = Path(__file__).parent / "reference"
 WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 
 
-_EXAMPLES = re.compile(r"^```\n(?=  torchyard )(?:  .*\n)+```\n\n?", re.MULTILINE)
+_EXAMPLES = re.compile(r"^```\n(?=  (?:torchyard|sudo|eval) )(?:  .*\n)+```\n\n?", re.MULTILINE)
 _SAID_ONCE = re.compile(
     r"\s*(?:RUN|SWEEP) is a (?:run folder|folder)(?:(?!\. ).)*?(?:, or|, or RUN#VARIANT,)\s+`latest`\.",
     re.DOTALL,
@@ -115,8 +115,8 @@ def _running_group(word: str, group: RunningGroup, about: str, shown: _Shown) ->
 def _group_commands(word: str, group: LazyGroup, about: str, shown: _Shown) -> list[str]:
     """Return the sections of a group that only has subcommands."""
     return [
-        *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
-        _help_text(group.help or ""),
+        *("", f"## torchyard {word}\n"),
+        _help_text(group.help or about),
         *_sections(word, group, shown),
     ]
 
