@@ -455,7 +455,10 @@ def _places(shown: dict[str, str], rows: list[str]) -> str:
 def _option_row(option: click.Option) -> str:
     more = " (repeatable)" if option.multiple else ""
     about = re.sub(
-        r"(?: \(repeatable\)|; repeatable)(?=\.|$)| May be repeated\.", "", option.help or ""
+        r"(?: \(repeatable\)|[;,] (?:repeatable|may be repeated))(?=\.|$)|\s*May be repeated\.\s*|"
+        r"\s*\[default: no-[a-z0-9-]+\]",
+        "",
+        option.help or "",
     )
     return f"- {_signature(option)}{more}: {about}"
 
