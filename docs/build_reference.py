@@ -47,7 +47,7 @@ _NOT_WRITTEN = ("variant", "folder")
 _RECIPE_FILE_HEAD = """\
 A recipe file is TOML. `torchyard build ./mine.toml` takes one by path; [shipped recipes](recipes.md) have names.
 Patches and recipes of components are relative to the file. An unknown key or an invalid value is an error that names
-the file, the key and the nearest valid name. Introduction: [write a recipe](../howto/write-a-recipe.md).
+the file, the key and the nearest valid name. A key without a type is a string. Introduction: [write a recipe](../howto/write-a-recipe.md).
 
 ## Variants, conditions and settings
 
@@ -124,8 +124,10 @@ def recipe_file_page(
                 continue  # a table with a section of its own
             named_by_file = kind is grammar.Recipe and field.name == "name"
             default = "" if named_by_file else _default(field)
-            value = ", ".join(filter(None, (type_text(hints[field.name]), default)))
-            lines.append(f"- `{field.name.replace('_', '-')}` ({value}): {about[field.name]}")
+            kind_text = type_text(hints[field.name])
+            value = ", ".join(filter(None, ("" if kind_text == "string" else kind_text, default)))
+            shown = f" ({value})" if value else ""
+            lines.append(f"- `{field.name.replace('_', '-')}`{shown}: {about[field.name]}")
         lines.append("")
     return "\n".join(lines)
 

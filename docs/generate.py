@@ -140,7 +140,7 @@ def study_file_page() -> str:
             "A study file is TOML. Options override it; paths are relative to the file. An unknown key or an "
             "invalid value is an error\nthat names the file, the key and the nearest valid name. Keys named like an "
             'option have its meaning and default.\nDurations, sizes and percentages are strings (`"5m"`, '
-            '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays.\n'
+            '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays. A key without a type is a string.\n'
         ),
         (
             "`baseline` and `candidates` are [variants](variants.md), such as "
@@ -176,8 +176,10 @@ def study_file_page() -> str:
                 same.append(f"`{name}`")
                 continue
             default = _default(field, defaults)
-            value = ", ".join(filter(None, (_type_text(hints[field.name]), default)))
-            lines.append(f"- `{name}` ({value}): {about[field.name]}")
+            kind_text = _type_text(hints[field.name])
+            value = ", ".join(filter(None, ("" if kind_text == "string" else kind_text, default)))
+            shown = f" ({value})" if value else ""
+            lines.append(f"- `{name}`{shown}: {about[field.name]}")
         if same:
             link = f"[torchyard {command}](commands.md#torchyard-{command})"
             lines.append(f"- {', '.join(same)}: as the options of {link}.")
