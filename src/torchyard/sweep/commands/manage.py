@@ -182,10 +182,10 @@ Examples:
   torchyard sweep report --share --format markdown
   torchyard sweep report ./part-1 ./part-2 ./part-3
 
-Summarize a sweep: pass rate and geometric mean speedup of each suite, the fastest and slowest
-workloads, and why others did not pass; for an A/A sweep, the false alarm rate. SWEEP is a folder, a
-name or a unique prefix of it, or `latest`. Several sweeps, such as shards from other machines, are
-read as one; a cell in several sweeps is taken from the last one that finished it.
+Summarize a sweep: pass rate and geometric mean speedup of each suite, extremes, and failures; for
+an A/A sweep, the false alarm rate. SWEEP is a folder, a name or a unique prefix of it, or `latest`.
+Several sweeps, such as shards from other machines, are read as one; a cell in several sweeps is
+taken from the last one that finished it.
 """
 
 
