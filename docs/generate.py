@@ -53,7 +53,7 @@ def commands_page() -> str:
     """Every command with its options. Options of many commands are described once."""
     head = (
         "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` shows examples, and the "
-        "options\nof this page. RUN, SWEEP and PROFILE are a folder, an id, a unique prefix of one, or `latest`.\n"
+        "options\nof this page. RUN and SWEEP are a folder, an id, a unique prefix of one, or `latest`.\n"
     )
     text = _EXAMPLES.sub("", all_commands(common=True))
     rows = [
