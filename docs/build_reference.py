@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 
 from torchyard.builds import compatibility
 from torchyard.builds import recipe as grammar
-from torchyard.builds.diagnosis.signature import load_signatures, worded
+from torchyard.builds.diagnosis import signature
+from torchyard.builds.diagnosis.signature import load_signatures, parse_signatures
 from torchyard.builds.doctor.examination import CHECKS
 from torchyard.builds.recipe_file import load_recipe_file, shipped_recipes
 from torchyard.builds.sources.configure_downloads import all_configure_downloads
@@ -46,7 +47,7 @@ _NOT_WRITTEN = ("variant", "folder")
 _RECIPE_FILE_HEAD = """\
 A recipe file is TOML. `torchyard build ./mine.toml` takes one by path; [shipped recipes](recipes.md) have names.
 Patches and recipes of components are relative to the file. An unknown key or an invalid value is an error that names
-the file, the key and the nearest valid name. Introduction: [write a recipe](../howto/write-a-recipe.md).
+the file, the key and the nearest valid name. A key without a type is a string. Introduction: [write a recipe](../howto/write-a-recipe.md).
 
 ## Variants, conditions and settings
 
@@ -77,14 +78,13 @@ Smoke tests, `summary` and `why` are not expanded.
 """
 
 _DOWNLOADS_HEAD = """\
-These projects are downloaded by the build itself, which has no network access, so the fetch step downloads them, in
-the version that the source pins. Submodules (gloo, kineto, sleef, composable_kernel, FlashAttention, ...) are fetched with the
-source.
+The configure step would download these projects itself, but has no network access. So the fetch step downloads them, in the version
+that the source pins.
 """
 
 _RECIPES_HEAD = """\
-The shipped recipes. `torchyard build recipes NAME --variant VARIANT` shows one with the variant applied. CPU seconds are
-measured or estimated, for one core; the doctor checks for the free disk space given here. Keys: [recipe file](recipe-file.md).
+The shipped recipes with their [variants](recipe-file.md). `torchyard build NAME --variant VARIANT --plan` shows every command, with the
+changes that depend on release, source and environment. CPU seconds are measured or estimated, for one core.
 """
 
 _VERSIONS_HEAD = """\
@@ -93,11 +93,11 @@ fail. Sources and reasons are in `src/torchyard/builds/compatibility.toml`. An u
 like its nearest neighbor, which the doctor reports.
 """
 
+_SIGNATURES = Path(signature.__file__).with_name("signatures")
 _FAILURES_HEAD = """\
-The {count} causes that `torchyard build explain LOG` and a failed build recognize in a log
+`torchyard build explain LOG` and a failed build recognize {count} causes in a log
 ([guide](../howto/find-out-why-a-build-failed.md)). `torchyard explain NAME` prints cause, suggested fix and references. *General*: a
 class of errors that another entry may explain better. *Loss*: the build succeeds with less than requested. *Notice*: harmless.
-Capitals stand for text from the log; patterns are in `src/torchyard/builds/diagnosis/signatures/`.
 """
 
 _DOCTOR_HEAD = """\
@@ -124,8 +124,10 @@ def recipe_file_page(
                 continue  # a table with a section of its own
             named_by_file = kind is grammar.Recipe and field.name == "name"
             default = "" if named_by_file else _default(field)
-            value = ", ".join(filter(None, (type_text(hints[field.name]), default)))
-            lines.append(f"- `{field.name.replace('_', '-')}` ({value}): {about[field.name]}")
+            kind_text = type_text(hints[field.name])
+            value = ", ".join(filter(None, ("" if kind_text == "string" else kind_text, default)))
+            shown = f" ({value})" if value else ""
+            lines.append(f"- `{field.name.replace('_', '-')}`{shown}: {about[field.name]}")
         lines.append("")
     return "\n".join(lines)
 
@@ -140,18 +142,12 @@ def recipes_page(written_by: str) -> str:
         if table.get("options"):
             lines += [f"Options: {_options(table['options'])}\n"]
         variants: Mapping[str, Mapping[str, Any]] = table.get("variants", {})
-        if variants:
-            lines += ["| variant | what it is | options |", "|---|---|---|"]
         for variant, overlay in variants.items():
             default = " (default)" if table.get("default-variant") == variant else ""
             options = _options(overlay.get("options", {}))
-            lines.append(f"| `{variant}`{default} | {overlay.get('summary', '')} | {options} |")
+            shown = f" ({options})" if options else ""
+            lines.append(f"- `{variant}`{default}: {overlay.get('summary', '')}{shown}")
         if variants:
-            lines.append("")
-        reasons = [item for item in table.get("when", ()) if item.get("why")]
-        if reasons:
-            lines += ["Conditions:\n"]
-            lines += [f"- {_condition(item)}: {item['why']}" for item in reasons]
             lines.append("")
     return "\n".join(lines)
 
@@ -207,17 +203,16 @@ def versions_page(written_by: str) -> str:
     lines += ["", "| compute capabilities | toolkits |", "|---|---|", *_capabilities(raw["cuda"])]
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
     lines += ["", "## Downloads of the configure step\n", _DOWNLOADS_HEAD]
-    lines += ["| what | releases | fetched unless | why |", "|---|---|---|---|"]
     for entry in all_configure_downloads():
         unless = [f"{name}=0" for name in entry.unless_off] + [
             f"{name}=1" for name in entry.unless_set
         ]
         unless += [" and ".join(f"{name}=0" for name in entry.unless_all_off)]
-        lines.append(_row(entry.name, entry.releases, " or ".join(filter(None, unless)), entry.why))
+        row = f"- {entry.name} {entry.releases}, unless {' or '.join(filter(None, unless))}"
+        lines += [row] if row != lines[-1] else []
     lines += ["", "## Known bad combinations\n"]
-    lines += ["| what | when | fix |", "|---|---|---|"]
-    for item in raw["bad"]:
-        lines.append(_row(item["what"], _bad_when(item), item["fix"]))
+    lines.append("`torchyard doctor` reports them, with a fix.\n")
+    lines += [f"- {_bad_when(item)}: {item['what']}" for item in raw["bad"]]
     return "\n".join(lines) + "\n"
 
 
@@ -242,12 +237,17 @@ def _span(names: tuple[str, ...], ordered: list[str]) -> str:
 
 
 def failures_page(written_by: str) -> str:
-    """Return the list of known failures; `torchyard explain` has cause and fix of each."""
-    rows = [worded(row) for row in load_signatures()]
-    lines = [written_by, "# Failures of builds\n", _FAILURES_HEAD.format(count=len(rows))]
-    for row in rows:
-        level = "" if row.level == "fatal" else f" ({row.level})"
-        lines.append(f"- `{row.id}`{level}: {_prose(row.title.rstrip('.'))}")
+    """Return the names of the known failures by topic; `torchyard explain` has the text of each."""
+    lines = [
+        written_by,
+        "# Failures of builds\n",
+        _FAILURES_HEAD.format(count=len(load_signatures())),
+    ]
+    for entry in sorted(_SIGNATURES.glob("*.toml")):
+        rows = parse_signatures(entry.read_text("utf-8"), where=entry.name)
+        levels = ["" if row.level == "fatal" else f" ({row.level})" for row in rows]
+        names = [f"`{row.id}`{level}" for row, level in zip(rows, levels, strict=True)]
+        lines.append(f"- {entry.stem}: {', '.join(names)}")
     return "\n".join(lines) + "\n"
 
 
@@ -318,14 +318,6 @@ def _options(options: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _condition(item: Mapping[str, Any]) -> str:
-    conditions = []
-    for key, value in item["if"].items():
-        text = " or ".join(value) if isinstance(value, list) else str(value)
-        conditions.append(f"{key} `{text}`")
-    return ", ".join(conditions)
 
 
 def _bad_when(item: Mapping[str, Any]) -> str:

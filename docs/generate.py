@@ -41,32 +41,40 @@ REFERENCE = Path(__file__).parent / "reference"
 WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 
 
-_EXAMPLES = re.compile(r"^```\n((?:  .*\n)+)```\n\n?", re.MULTILINE)
+_EXAMPLES = re.compile(r"^```\n(?=  (?:torchyard|sudo|eval) )(?:  .*\n)+```\n\n?", re.MULTILINE)
+_SAID_ONCE = re.compile(
+    r"\s*(?:RUN|SWEEP) is a (?:run folder|folder)(?:(?!\. ).)*?(?:, or|, or RUN#VARIANT,)\s+`latest`\.",
+    re.DOTALL,
+)
+"""Sentences of single commands that the head of the page states for all."""
 
 
 def commands_page() -> str:
-    """Every command with its options and some examples."""
+    """Every command with its options. Options of many commands are described once."""
     head = (
-        "Results go to stdout, progress and errors to stderr. Every command also has `--json` (one JSON object on "
-        "stdout),\n`--debug` (tracebacks of errors) and `--help`, which shows more examples. Commands that show "
-        "progress have `--quiet`;\n`torchyard --version` shows the version.\n"
+        "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` shows examples, and the "
+        "options\nof this page. RUN and SWEEP are a folder, an id, a unique prefix of one, or `latest`.\n"
     )
-    text = f"{WRITTEN_BY}\n# Commands\n\n{head}{all_commands()}"
-    return _EXAMPLES.sub(lambda block: _first_example(block[1]), text)
+    text = _EXAMPLES.sub("", all_commands(common=True))
+    rows = [
+        *(f"- {words}: {about}" for words, about in _OF_ALL_COMMANDS.values()),
+        *(f"- `{words}`: {about}" for words, about, _ in _COMMON.values()),
+    ]
+    listed = "\n".join(rows)
+    return (
+        f"{WRITTEN_BY}\n# Commands\n\n{head}\n## Common options\n\nA command that has such an option names it, "
+        f"with its default if that differs.\n\n{listed}\n{_SAID_ONCE.sub('', text)}"
+    )
 
 
-def _first_example(body: str) -> str:
-    """Return a block with the first example that has an option, if there is one."""
-    examples = re.split(r"^(?=  \S)", body, flags=re.MULTILINE)
-    first = next((example for example in examples if " --" in example.replace("--json", "")), "")
-    return f"```\n{first}```\n\n" if first else ""
+def all_commands(*, common: bool = False) -> str:
+    """Return the sections of all commands, with all examples.
 
-
-def all_commands() -> str:
-    """Return the sections of all commands, with all examples."""
+    `common`: only name the options that the page describes in its head.
+    """
     lines: list[str] = []
     context = click.Context(program, info_name="torchyard")
-    shown: dict[str, str] = {}  # row of an option -> the first command that has it
+    shown = _Shown({}, common)
     for name, (_, about) in COMMANDS.items():
         command = program.get_command(context, name)
         if command is None:
@@ -80,9 +88,7 @@ def all_commands() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _command_section(
-    words: str, command: click.Command, about: str, shown: dict[str, str]
-) -> list[str]:
+def _command_section(words: str, command: click.Command, about: str, shown: _Shown) -> list[str]:
     arguments = [str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)]
     text = _help_text(command.help or "")
     return [
@@ -98,7 +104,7 @@ def _has_prose(text: str) -> bool:
     return any(not block.startswith("```") for block in text.split("\n\n") if block)
 
 
-def _running_group(word: str, group: RunningGroup, about: str, shown: dict[str, str]) -> list[str]:
+def _running_group(word: str, group: RunningGroup, about: str, shown: _Shown) -> list[str]:
     """Return the sections of a group that also takes a recipe or a script itself."""
     run = group.get_command(click.Context(group, info_name=word), "run")
     if run is None:
@@ -106,16 +112,16 @@ def _running_group(word: str, group: RunningGroup, about: str, shown: dict[str, 
     return _command_section(f"torchyard {word}", run, about, shown) + _sections(word, group, shown)
 
 
-def _group_commands(word: str, group: LazyGroup, about: str, shown: dict[str, str]) -> list[str]:
+def _group_commands(word: str, group: LazyGroup, about: str, shown: _Shown) -> list[str]:
     """Return the sections of a group that only has subcommands."""
     return [
-        *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
-        _help_text(group.help or ""),
+        *("", f"## torchyard {word}\n"),
+        _help_text(group.help or about),
         *_sections(word, group, shown),
     ]
 
 
-def _sections(word: str, group: LazyGroup, shown: dict[str, str]) -> list[str]:
+def _sections(word: str, group: LazyGroup, shown: _Shown) -> list[str]:
     context = click.Context(group, info_name=word)
     lines: list[str] = []
     for name, (_, about) in group.table.items():
@@ -134,7 +140,7 @@ def study_file_page() -> str:
             "A study file is TOML. Options override it; paths are relative to the file. An unknown key or an "
             "invalid value is an error\nthat names the file, the key and the nearest valid name. Keys named like an "
             'option have its meaning and default.\nDurations, sizes and percentages are strings (`"5m"`, '
-            '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays.\n'
+            '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays. A key without a type is a string.\n'
         ),
         (
             "`baseline` and `candidates` are [variants](variants.md), such as "
@@ -170,8 +176,10 @@ def study_file_page() -> str:
                 same.append(f"`{name}`")
                 continue
             default = _default(field, defaults)
-            value = ", ".join(filter(None, (_type_text(hints[field.name]), default)))
-            lines.append(f"- `{name}` ({value}): {about[field.name]}")
+            kind_text = _type_text(hints[field.name])
+            value = ", ".join(filter(None, ("" if kind_text == "string" else kind_text, default)))
+            shown = f" ({value})" if value else ""
+            lines.append(f"- `{name}`{shown}: {about[field.name]}")
         if same:
             link = f"[torchyard {command}](commands.md#torchyard-{command})"
             lines.append(f"- {', '.join(same)}: as the options of {link}.")
@@ -297,30 +305,139 @@ def _help_text(text: str) -> str:
     )
 
 
-_OF_ALL_COMMANDS = ("as_json", "debug", "quiet")
-"""Parameters that the page describes once."""
+_OF_ALL_COMMANDS = {
+    "as_json": ("`--json`", "one JSON object on stdout"),
+    "debug": ("`--debug`", "tracebacks of errors"),
+    "quiet": ("`-q`, `--quiet`", "no progress"),
+}
+"""Parameters of all commands, or of all that show progress: words and meaning."""
+_COMMON = {
+    "--target": (
+        "--target PYTHON|build:NAME",
+        "interpreter with torch: a path, a virtual environment, a command on PATH or a build [default: this one]",
+        r"(Interpreter with (PyTorch|torch): .*)|Python interpreter or build.*",
+    ),
+    "--device": (
+        "--device DEVICE",
+        "`cpu`, `cuda`, `cuda:1`, `xpu`, ... [default: cpu]",
+        r"(Device of the workload: )?cpu, cuda.*|cpu, cuda or cuda:1\.",
+    ),
+    "--threads": (
+        "--threads N",
+        "threads of torch [default: one per core]",
+        r"(PyTorch threads|Number of torch threads)\.",
+    ),
+    "--batch-size": (
+        "--batch-size N",
+        "[default: the workload's own]",
+        r"Batch size( of the workload)?\.",
+    ),
+    "--run-dir": (
+        "--run-dir FOLDER",
+        "new or empty folder for the results [default: one in the results directory]",
+        r"Store the (run|race) here.*|Directory for the .*; must be new or empty\.|Folder of the sweep\.",
+    ),
+    "--html": (
+        "--html FILE",
+        "write the report as one HTML file",
+        r"Write (an?|the) .*|Write the race with.*",
+    ),
+    "--format": (
+        "--format FORMAT",
+        "output format [default: from the suffix of `--output`]",
+        r"Output format\.",
+    ),
+    "--output": (
+        "--output FILE",
+        "[default: stdout]",
+        r"Output file\.|Write to a file instead of stdout\.",
+    ),
+    "--share": (
+        "--share",
+        "redact host names, users, paths, values of variables and command lines",
+        r".*",
+    ),
+    "--dry-run": ("--dry-run", "show what would be done; do nothing", r".*"),
+    "--margin": (
+        "--margin PERCENT",
+        "smaller differences count as the same [default: 1%]",
+        r"(Differences below this|Smaller differences) count as the same\.",
+    ),
+    "--issue": ("--issue FILE", "write Markdown text for an upstream issue", r".*"),
+    "--jobs": (
+        "--jobs N|auto",
+        "parallel compile jobs; `auto` chooses by cores and memory",
+        r"Parallel compile.*",
+    ),
+}
+"""Option -> words, meaning, and a pattern of the help texts that say no more than that."""
+_COMMON_DEFAULTS = {
+    "--target": ("this one", "this interpreter", "this interpreter."),
+    "--device": ("cpu",),
+    "--threads": ("one per core",),
+    "--batch-size": ("the workload's own", "its own"),
+    "--output": ("stdout",),
+    "--margin": ("1%",),
+    "--run-dir": ("a new one in the sweeps directory",),
+}
+_DEFAULT = re.compile(r"\s*\[default: (.*)\]$")
 
 
-def _options(words: str, command: click.Command, shown: dict[str, str]) -> list[str]:
+@dataclasses.dataclass
+class _Shown:
+    """What earlier commands described."""
+
+    rows: dict[str, str]
+    """Row of an option -> the first command that has it."""
+    common: bool
+    """Whether the page describes common options in its head."""
+
+    def common_words(self, option: click.Option) -> str:
+        """Return the words that name a common option; empty for all others."""
+        name = option.opts[-1]
+        if not self.common or name not in _COMMON or option.multiple:
+            return ""
+        _, _, pattern = _COMMON[name]
+        about = option.help or ""
+        default = _DEFAULT.search(about)
+        if not re.fullmatch(pattern, _DEFAULT.sub("", about).strip()):
+            return ""
+        shown = _signature(option) if name == "--format" else f"`{name}`"
+        if (
+            default is None
+            or default[1] in _COMMON_DEFAULTS.get(name, ())
+            or "suffix" in default[1]
+        ):
+            return shown
+        return f"{shown} [default: {default[1]}]"
+
+
+def _options(words: str, command: click.Command, shown: _Shown) -> list[str]:
     sections: dict[str, list[click.Option]] = {}
+    common: list[str] = []
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.name not in _OF_ALL_COMMANDS:
+            if named := shown.common_words(parameter):
+                common.append(named)
+                continue
             sections.setdefault(getattr(parameter, "section", ""), []).append(parameter)
     lines: list[str] = []
     for heading, options in sections.items():
         title = heading or ("Other" if len(sections) > 1 else "Options")
         rows = [_option_row(option) for option in options]
         repeated = [
-            option.opts[-1] for option, row in zip(options, rows, strict=True) if row in shown
+            option.opts[-1] for option, row in zip(options, rows, strict=True) if row in shown.rows
         ]
-        few = len(repeated) < _FEW and all(len(row) < _LONG for row in rows if row in shown)
-        new = [row for row in rows if few or row not in shown]
+        few = len(repeated) < _FEW and all(len(row) < _LONG for row in rows if row in shown.rows)
+        new = [row for row in rows if few or row not in shown.rows]
         lines += ["", f"{title}:\n", *new]
         if not few:
             names = ", ".join(f"`{name}`" for name in repeated)
-            lines.append(f"- {names}: as for {_places(shown, rows)}.")
+            lines.append(f"- {names}: as for {_places(shown.rows, rows)}.")
         for row in new:
-            shown.setdefault(row, words)
+            shown.rows.setdefault(row, words)
+    if common:
+        lines += ["", f"Common: {', '.join(common)}."]
     return lines
 
 
@@ -340,7 +457,10 @@ def _places(shown: dict[str, str], rows: list[str]) -> str:
 def _option_row(option: click.Option) -> str:
     more = " (repeatable)" if option.multiple else ""
     about = re.sub(
-        r"(?: \(repeatable\)|; repeatable)(?=\.|$)| May be repeated\.", "", option.help or ""
+        r"(?: \(repeatable\)|[;,] (?:repeatable|may be repeated))(?=\.|$)|\s*May be repeated\.\s*|"
+        r"\s*\[default: no-[a-z0-9-]+\]",
+        "",
+        option.help or "",
     )
     return f"- {_signature(option)}{more}: {about}"
 

@@ -25,11 +25,10 @@ def knobs_page(written_by: str) -> str:
     lines = [written_by, "# Knobs\n"]
     lines += [
         (
-            "Settings that `torchyard machine quiet` can change; `--dry-run` shows their values and what would "
-            "be written. Effect is an\nupper bound on the noise: *large* above 5 %, *medium* above 1 %, "
-            "*small* less, or only for some programs. Knobs that are\n*optional* need `--only NAME` or "
-            "their option. Unless stated otherwise, a knob needs root and applies to the whole machine "
-            "until\nit is restored.\n"
+            "Settings that `torchyard machine quiet` can change; `--dry-run` shows their values. Effect is an upper "
+            "bound on the\nnoise: *large* above 5 %, *medium* above 1 %, *small* less, or only for some programs. "
+            "*Optional* knobs need `--only NAME` or\ntheir option. Unless stated otherwise, a knob needs root and "
+            "applies to the whole machine until it is restored.\n"
         )
     ]
     for title, belongs in _SECTIONS:
@@ -37,6 +36,7 @@ def knobs_page(written_by: str) -> str:
         for knob in KNOBS.values():
             if belongs(knob):
                 lines += _knob(knob)
+        lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -47,12 +47,7 @@ def _knob(knob: Knob) -> list[str]:
         "" if knob.needs_root else "no root",
         _REACH[knob.reach],
     ]
+    about = knob.described.about.rstrip(".")
     return [
-        f"### {knob.name}\n",
-        f"{_sentence(knob.described.about)} ({'; '.join(filter(None, facts))})\n",
-        f"{knob.described.why}\n",
+        f"- **`{knob.name}`**: {about} ({'; '.join(filter(None, facts))}). {knob.described.why}"
     ]
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:].rstrip(".") + "."

@@ -82,3 +82,14 @@ def test_headings_are_explained() -> None:
 def test_unknown_words_are_not_explained() -> None:
     assert term_key("GPU clock held: power brake") in load_explanations()
     assert term_key("wibble") not in {*load_explanations(), *load_synonyms()}
+
+
+def test_terms_of_pages_and_their_synonyms_are_explained() -> None:
+    explained = {*load_explanations(), *load_synonyms()}
+    terms = (
+        "busy, p-value, geometric mean, CI, cold cache, warm-up, false discovery rate, type I error, ASLR, alpha, "
+        "steal time, autocast, tolerance, CUDA graphs, KV cache, DDP, FSDP2, IQR, statistical power, quantization, "
+        "torch.compile, hyperthreading, C-states, huge pages, tcmalloc, run folder, lock file, why, culprit, scope"
+    )
+    assert [term for term in terms.split(", ") if term_key(term) not in explained] == []
+    assert {key for key in load_synonyms().values() if key not in explained} == set()

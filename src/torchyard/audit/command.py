@@ -41,9 +41,9 @@ Examples:
       pinned, and compared with the previous audit
   torchyard machine audit --target build:pytorch-2.6.0-trimmed --json
 
-Measure how noisy this machine is. Compares a small kernel with itself in fresh processes, as
-`torchyard bench` does, and samples the load of other programs meanwhile. Changes nothing and needs
-no root; needs an interpreter with torch. Audits are saved in the results directory.
+Measure how noisy this machine is: compare a small kernel with itself in fresh processes, and sample
+the load of other programs. Needs no root, but an interpreter with torch. Audits are saved in the
+results directory.
 
 Exit code 6: the machine is too noisy. It cannot resolve a difference of 10% in 5 minutes, or most
 blocks were disturbed.

@@ -316,7 +316,7 @@ def check_user_file(path: Path, name: str, *, where: str, same_python: bool) -> 
         raise UsageError(
             f"{where}: {path} has a syntax error" + (f" in line {line}" if line else ""),
             why=message,
-            hint="fix the file; `python FILE.py` shows the position",
+            hint=f"fix the file; `python -m py_compile {path}` shows the position",
         ) from error
     except (RecursionError, MemoryError):
         return

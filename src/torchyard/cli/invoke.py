@@ -212,7 +212,34 @@ def _from_click(
         return UsageError(
             f"there is no option {error.option_name!r}", hint=_nearest_option(error) or hint
         )
+    if isinstance(error, click.BadParameter) and type(error) is click.BadParameter:
+        return _bad_value(error, hint)
     return UsageError(error.format_message().rstrip("."), hint=hint)
+
+
+def _bad_value(error: click.BadParameter, hint: str) -> UsageError:
+    """Return an error that starts with the option, and names the nearest choice or the range."""
+    parameter = error.param
+    if parameter is None:
+        return UsageError(error.format_message().rstrip("."), hint=hint)
+    name = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.metavar or ""
+    name = name or str(parameter.human_readable_name)
+    message = error.message.rstrip(".")
+    kind = parameter.type
+    if isinstance(kind, click.Choice):
+        value, _, _ = message.removeprefix("'").partition("' is not one of")
+        close = difflib.get_close_matches(value[:80], [str(one) for one in kind.choices], n=1)
+        hint = f"did you mean {close[0]!r}?" if close else hint
+    elif isinstance(kind, click.IntRange | click.FloatRange) and " is not in the range" in message:
+        value, _, _ = message.partition(" is not in the range")
+        message = f"{value!r} is out of range"
+        bounds = [
+            f"at {word} {int(bound) if bound == int(bound) else bound}"
+            for word, bound in (("least", kind.min), ("most", kind.max))
+            if bound is not None
+        ]
+        hint = f"give a number of {' and '.join(bounds)}"
+    return UsageError(f"{name}: {message[:1].lower()}{message[1:]}", hint=hint)
 
 
 def _command_of(error: click.ClickException, arguments: list[str]) -> str:

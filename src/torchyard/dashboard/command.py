@@ -27,9 +27,8 @@ Examples:
   torchyard serve --host 0.0.0.0 --token-file ~/.torchyard-token
       for the network, with a token of your own
 
-Show runs, workloads, histories, comparisons and the progress of running benchmarks in a browser.
-Read-only. By default only this machine can connect. Other users of the machine could connect too, so
-the printed URL contains a token, which the browser then stores as a cookie. Ctrl-C stops the server.
+Show runs, workloads, histories, comparisons and the progress of running benchmarks in a browser. By
+default only this machine can connect, with the token in the printed URL. Ctrl-C stops the server.
 """
 
 

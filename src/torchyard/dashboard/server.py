@@ -349,7 +349,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise UsageError(
             f"--host: {host[:80]!r} is not an address",
-            why=str(error),
+            why=getattr(error, "strerror", None) or str(error),
             hint="use 127.0.0.1 for this machine only, 0.0.0.0 for all networks",
         ) from error
     try:

@@ -61,8 +61,7 @@ Examples:
   sudo torchyard machine quiet -- python train.py
   sudo torchyard machine restore
 
-Inspect this machine, reduce its noise and restore it. Inspection needs no root. `quiet` changes
-only settings that can be restored, and `restore` writes the original values back.
+Inspect this machine, reduce its noise and restore it. Inspection needs no root.
 """
 
 
@@ -156,10 +155,9 @@ Examples:
   torchyard machine boot --cores 2-7 --cstates    and disable deep idle states
   torchyard machine boot --check                  after the reboot: what took effect
 
-Print the kernel command line for GRUB and for systemd-boot, merged with the present one. The boot
-loader configuration is never written: edit the line by hand, run the command below it, reboot, and
-check. The request is saved for --check, which exits with code 6 if a parameter is not in force.
-Many settings need no reboot: see `torchyard machine quiet`.
+Print the kernel command line for GRUB and for systemd-boot, merged with the present one. Nothing is
+written: edit the line by hand, run the command below it, reboot, and use --check, which exits with
+code 6 if a parameter is not in force. Many settings need no reboot: see `torchyard machine quiet`.
 """
 
 

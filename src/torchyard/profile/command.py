@@ -31,10 +31,10 @@ Examples:
   torchyard profile --tool gvprof --dry-run train.py         print the command only
   torchyard profile --show latest --html time.html
 
-Run a Python program under a profiler. Torchyard sets the library path, environment variables and
-options that the profiler needs for a Python program in that target. The program keeps its output,
-signals and exit code; if it fails, the data recorded so far are kept. If the profiler is not
-installed, the command prints what is missing and the exact command line, and exits with code 4.
+Run a Python program under a profiler, with the environment and options that the profiler needs. The
+program keeps its output, signals and exit code; if it fails, the data recorded so far are kept. If
+the profiler is not installed, the command prints what is missing and the exact command line, and
+exits with code 4.
 
 \b
 Tools:

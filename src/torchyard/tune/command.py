@@ -57,10 +57,9 @@ Examples:
   torchyard tune --resume FOLDER --budget 20m
       give an undecided race more time
 
-Race settings against the default, first individually, then combined, with fresh processes and paired
-measurements. A setting is recommended only if it is significantly faster on launches that had no
-part in selecting it. Settings that this machine lacks are listed with the package that provides
-them. Settings that change results are tried only with --with-changed-results.
+Race settings against the default, first individually, then combined. A setting is recommended only
+if it is significantly faster on launches that had no part in selecting it. Settings that this
+machine lacks are listed with the package that provides them.
 """
 
 _what, _search = section("What to run"), section("What to search")

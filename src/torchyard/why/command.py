@@ -42,9 +42,9 @@ Examples:
       also change one decision of the compiler at a time
   torchyard why build/run --launches 10 --json
 
-Find out why two variants differ. Further launches profile operators and kernels, and relate both to the
-same modules and source lines. The table lists how much each contributes to the difference, with 95 %
-confidence intervals; the parts sum to the difference of the iteration times without the profiler.
+Find out why two variants differ. Further launches profile operators and kernels, and relate both to
+modules and source lines. The table lists how much each contributes to the difference, with 95 %
+confidence intervals; the parts sum to the difference.
 `torchyard reduce RUN --row N --part K` cuts the operators of a part down to a small script.
 
 RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. On a GPU, parts are GPU

@@ -283,6 +283,9 @@ def test_one_run_by_name(home: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="there is no run") as caught:
             store.run("20250104T120000.000Z-000f")
         assert day(4) in caught.value.hint
+        with pytest.raises(UsageError, match="there is no run") as caught:
+            store.run("xyzzy")
+        assert "torchyard results list" in caught.value.hint
         for text in ("", "*", "2025*", "../runs"):
             with pytest.raises(UsageError):
                 store.run(text)

@@ -68,7 +68,7 @@ def study_of_commands(files: tuple[str, ...], options: dict[str, Any]) -> Study:
         raise UsageError(
             f"{files[0] if files else given[0]} cannot be combined with --command",
             why="whole programs are run as they are",
-            hint="write it into the commands: variables as `env NAME=value python a.py`",
+            hint="remove it; a command sets variables as `env NAME=value python a.py`",
         )
     numbers = checked_numbers(options, *_BUDGET)
     budget = replace(Budget(min_launches=MIN_PAIRS, max_launches=MAX_PAIRS), **numbers)

@@ -20,10 +20,9 @@ Examples:
       measure again, ignoring the stored peak
   torchyard machine peak --target build:pytorch-2.6.0-trimmed --json
 
-Measure the peak that kernels are compared with: FLOP/s of matrix products and bytes/s of memory, each
-the best of many short runs. Takes about fifteen seconds. The peak is stored in the results directory
-for 30 days, per machine, device, precision, number of threads and torch version. Reports show the
-share that each kernel reaches, and a chart: `torchyard report --format roofline`.
+Measure the peak that `torchyard report --format roofline` compares kernels with: FLOP/s of matrix
+products and bytes/s of memory, each the best of many short runs. It is stored for 30 days, per
+machine, device, precision, number of threads and torch version.
 """
 
 

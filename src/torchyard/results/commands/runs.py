@@ -201,10 +201,9 @@ Examples:
   torchyard results verify latest ./first-run
   torchyard results verify --json
 
-Read every record of the runs, check every file of a finished run against its checksums (SHA256SUMS),
-and list damage by file and line. Without RUN, all runs in the results directory are checked. Exit code
-8 if anything is damaged. Runs of earlier releases and killed runs are "not checksummed": only invalid
-records are detected.
+Read every record of the runs [default: all], check every file of a finished run against its
+checksums (SHA256SUMS), and list damage by file and line. Exit code 8 if anything is damaged. In
+runs of earlier releases and killed runs, only invalid records are detected.
 """
 
 

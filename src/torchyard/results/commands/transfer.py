@@ -168,9 +168,9 @@ Examples:
   torchyard results import old-disk/torchyard/runs
 
 Copy runs into the results directory: from an archive of `torchyard results export --archive`, a run
-folder, or a folder with run folders. Runs that are already present are skipped. Nothing is
-overwritten: a different run with the same id is rejected, with exit code 2. An archive with links,
-devices, unsafe paths or more content than --max-size is rejected completely, with exit code 8.
+folder, or a folder with run folders. Nothing is overwritten: a different run with the same id is
+rejected, with exit code 2. An archive with unsafe content or more than --max-size is rejected
+completely, with exit code 8.
 """
 
 

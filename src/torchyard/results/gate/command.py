@@ -44,11 +44,9 @@ Examples:
       against a saved baseline, with a different limit for some workloads
   torchyard gate --baseline base.json --limits study.toml --markdown gate.md
 
-Check a run against limits. Exit code 7 if a limit is exceeded: the whole confidence interval is beyond
-it. Exit code 6 if no limit is exceeded but a workload with a limit is untrusted: the gate has neither
-passed nor failed. The options below decide about workloads that are undecided, unsupported, missing
-or failing. RUN is a run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default:
-latest]
+Check a run against limits. Exit code 7 if a limit is exceeded: the whole confidence interval is
+beyond it. Exit code 6 if no limit is exceeded but a workload with a limit is untrusted. RUN is a
+run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default: latest]
 """
 
 

@@ -32,9 +32,8 @@ Examples:
   torchyard history --machine 'epyc*' --format html --output history.html
 
 Detect changes in the histories of workloads. A history is one workload with one candidate and
-baseline on one machine. A change is a step or a slow drift; single outliers and bimodal machines are
-not changes. The cause of a change is after the first revision of its range, up to and including the
-second. Untrusted results are shown but not analyzed.
+baseline on one machine. A change is a step or a slow drift. Its cause is after the first revision
+of its range, up to and including the second. Untrusted results are shown but not analyzed.
 """
 
 _which = section("Filters (texts may contain * and ?)")

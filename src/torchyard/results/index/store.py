@@ -274,10 +274,13 @@ class Store:
                 hint="use more letters of the id",
             )
         newest = [run.id for run in self.runs(model.RunFilter(limit=20))]
+        nearest = nearest_hint(text, ["latest", *newest])
         return UsageError(
             f"there is no run {text!r}",
             why=f"it is neither a folder nor the id of a run in {self.home}",
-            hint=nearest_hint(text, ["latest", *newest], what="run"),
+            hint=nearest
+            if nearest.startswith("did")
+            else "`torchyard results list` lists the runs; `latest` is the newest",
         )
 
     def _refresh(self, progress: Progress | None) -> Refreshed:

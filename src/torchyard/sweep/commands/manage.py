@@ -63,10 +63,13 @@ def find_sweep(text: str) -> Path:
             f"{text!r} is ambiguous: it matches {len(matches)} sweeps",
             hint="use more letters of the name",
         )
+    names = ["latest", *(path.name for path in folders[:20])]
     raise UsageError(
         f"there is no sweep {text!r}",
         why=f"it is neither a folder nor the name of a sweep in {sweeps_home()}",
-        hint=nearest_hint(text, ["latest", *(path.name for path in folders[:20])], what="sweep"),
+        hint=nearest_hint(text, names, what="sweep")
+        if folders
+        else "there is no sweep yet: start one with `torchyard sweep`",
     )
 
 
@@ -179,10 +182,10 @@ Examples:
   torchyard sweep report --share --format markdown
   torchyard sweep report ./part-1 ./part-2 ./part-3
 
-Summarize a sweep: pass rate and geometric mean speedup of each suite, the fastest and slowest
-workloads, and why others did not pass; for an A/A sweep, the false alarm rate. SWEEP is a folder, a
-name or a unique prefix of it, or `latest`. Several sweeps, such as shards from other machines, are
-read as one; a cell in several sweeps is taken from the last one that finished it.
+Summarize a sweep: pass rate and geometric mean speedup of each suite, extremes, and failures; for
+an A/A sweep, the false alarm rate. SWEEP is a folder, a name or a unique prefix of it, or `latest`.
+Several sweeps, such as shards from other machines, are read as one; a cell in several sweeps is
+taken from the last one that finished it.
 """
 
 
