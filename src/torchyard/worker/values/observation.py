@@ -72,6 +72,8 @@ class Piece(NamedTuple):
 
 def piece_of(tensor: torch.Tensor) -> Piece:
     """Return the bytes of a tensor in its storage."""
+    if tensor.is_nested:  # has neither sizes nor strides
+        return Piece(0, untyped_storage(tensor).nbytes())
     size, shape, strides = tensor.element_size(), tuple(tensor.shape), tensor.stride()
     start = tensor.storage_offset()
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if tensor.numel() else 0
