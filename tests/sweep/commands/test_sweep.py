@@ -91,7 +91,7 @@ def test_the_hidden_command_works_and_is_on_no_page(capsys: Capture, home: Path)
         (["--suits", "models"], 2, "there is no option '--suits'", "'--suites'"),
         (["--plan"], 3, "no suite or workload given", "--suites"),
         (["nowhere.toml"], 2, "there is no study file 'nowhere.toml'", "path"),
-        (["show", "2025"], 2, "there is no sweep '2025'", "latest"),
+        (["show", "2025"], 2, "there is no sweep '2025'", "torchyard sweep"),
         (["show"], 3, "there is no sweep yet", "torchyard sweep"),
         (["cancel"], 2, "Missing argument 'SWEEP'", "cancel --help"),
         (["--resume", "latest"], 3, "there is no sweep yet", "torchyard sweep"),
