@@ -50,6 +50,11 @@ def start_all(bench: MeteredCommands, names: list[str]) -> list[subprocess.Popen
     return [bench.start(compiler, "-c", "a.c", "-o", name) for name in names]
 
 
+def wait_for_compile(bench: MeteredCommands) -> None:
+    """Wait until a compile has its slot; the log exists before."""
+    wait_for(lambda: bench.log_path.exists() and bool(bench.records))
+
+
 def run_all(bench: MeteredCommands, names: list[str], *, together: int, body: str = "") -> None:
     """Release the compiles when `together` of them have begun, and the others had time to."""
     compiler = bench.fake_compiler(body + HOLD)
@@ -121,7 +126,7 @@ def test_small_compiles_do_not_starve_a_big_one(bench: MeteredCommands) -> None:
         )
         for writer in range(6)
     ]
-    wait_for(bench.log_path.exists)
+    wait_for_compile(bench)
     finish([bench.start(compiler, "-c", "a.c", "-o", "big.o")])
     (bench.folder / "done").touch()
     finish(small)
@@ -134,7 +139,7 @@ def test_kill_9_gives_slot_and_memory_back(bench: MeteredCommands) -> None:
     bench.jobs, bench.units, bench.default_mib = 1, 10, 10
     bench.more["NAP_S"] = "60"
     (holder,) = start_all(bench, ["held.o"])
-    wait_for(bench.log_path.exists)
+    wait_for_compile(bench)
     bench.more["NAP_S"] = "0"
     (waiting,) = start_all(bench, ["next.o"])
     time.sleep(0.3)
@@ -150,7 +155,7 @@ def test_sigkill_of_a_waiting_compiler_admits_the_next_one(bench: MeteredCommand
     order = ["a.o", "b.o", "c.o", "d.o"]
     compiler = bench.fake_compiler(HOLD)
     processes = [bench.start(compiler, "-c", "a.c", "-o", name) for name in order]
-    wait_for(lambda: bench.log_path.exists() and bool(bench.log_path.read_text()))
+    wait_for_compile(bench)
     time.sleep(0.2)  # the others queue
     names_begun = {Path(record["output"]).name for record in bench.records}
     waiting = [
@@ -223,7 +228,7 @@ def test_a_killed_compiler_is_retried_alone(bench: MeteredCommands) -> None:
     bench.units = 20
     bench.more["NAP_S"] = "0.4"
     other = bench.start(bench.fake_compiler(NAP), "-c", "b.c", "-o", "b.o")
-    wait_for(bench.log_path.exists)
+    wait_for_compile(bench)
     compiler = bench.fake_compiler(KILLED_FIRST, name="killed")
     assert bench.run(compiler, "-c", "a.c", "-o", "a.o").returncode == 0
     finish([other])
