@@ -98,14 +98,14 @@ def test_strong_changes_are_significant_among_many_and_rank_by_size() -> None:
 def test_time_chooses_changes_and_not_points() -> None:
     table = {series_of(): points_of(40, step_at=25)}
     moment = table[series_of()][25].started
-    for wanted, told in (
+    for wanted, reported in (
         (RunFilter(since=moment), True),
         (RunFilter(since="2025-02-01T00:00:00.000Z"), False),
         (RunFilter(until=moment), True),
         (RunFilter(until="2025-01-10T00:00:00.000Z"), False),
     ):
         (history,) = histories(MemoryStore(table), wanted)
-        assert bool(history.changes) is told
+        assert bool(history.changes) is reported
         assert len(history.points) == 40
 
 
