@@ -9,11 +9,14 @@ sum to a time within the end-to-end interval, and whether identical programs nam
 
     python benchmarks/attribution_truth.py --cases 40 --launches 5 --seconds 8
     python benchmarks/attribution_truth.py --device cuda --quick
+    taskset -c 3 python benchmarks/attribution_truth.py --shard 1/8 --data truth.jsonl
+    python benchmarks/attribution_truth.py --report --data truth.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
@@ -199,17 +202,25 @@ def measure(
 class Score:
     """Counts of all cases so far; each case is printed as it ends."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, data: Path | None) -> None:
         self._device = device
+        self._data = data
+        self._judged: dict[str, bool] = {}
         self.counts: dict[str, list[int]] = {}
 
-    def _count(self, what: str, holds: bool | None) -> str:
-        if holds is None:
-            return "-"
+    def _count(self, what: str, holds: bool) -> str:
         count = self.counts.setdefault(what, [0, 0])
         count[0] += holds
         count[1] += 1
+        self._judged[what] = holds
         return "yes" if holds else "NO"
+
+    def add_record(self, line: str) -> None:
+        """Count a case that another process judged, and print its row."""
+        record = json.loads(line)
+        for what, holds in record["judged"].items():
+            self._count(what, holds)
+        print(record["row"])
 
     def add(self, case: Case, result: Attribution, duration_s: float) -> None:
         """Judge a case and print its row."""
@@ -235,7 +246,12 @@ class Score:
             columns.append(f"named {named[0].name} {named[0].difference_ns / 1e3:+.1f} us")
         if result.untrusted:
             columns.append(f"untrusted: {result.untrusted}")
-        print("  ".join(columns), flush=True)
+        row = "  ".join(columns)
+        print(row, flush=True)
+        if self._data is not None:
+            with self._data.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"row": row, "judged": self._judged}) + "\n")
+        self._judged = {}
 
     def _true_ns(self, case: Case) -> float | None:
         """Return the planted time; host time that a GPU hides or does not hide costs another one."""
@@ -292,12 +308,22 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9, help="start no case after this time")
+    parser.add_argument("--shard", default="1/1", help="such as 2/8: the second of eight parts")
+    parser.add_argument("--data", type=Path, help="file to which each case is appended")
+    parser.add_argument("--report", action="store_true", help="measure nothing, show --data")
     options = parser.parse_args()
     device = options.device
+    shard, shards = (int(number) for number in options.shard.split("/"))
     identical = options.identical if options.identical is not None else 10 if device == "cpu" else 5
     started_s = time.monotonic()
-    score = Score(device)
-    for case in cases_of(device, options.cases, identical, options.seed):
+    score = Score(device, options.data)
+    if options.report:
+        for line in options.data.read_text(encoding="utf-8").splitlines():
+            score.add_record(line)
+        print(score.summary())
+        return
+    cases = cases_of(device, options.cases, identical, options.seed)
+    for case in cases[shard - 1 :: shards]:
         if options.only not in case.name:
             continue
         if time.monotonic() - started_s > 60.0 * options.minutes:
