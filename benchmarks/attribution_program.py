@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import os
+import statistics
+import sys
 import time
 
 import torch
@@ -172,6 +174,27 @@ class Planted(nn.Module):
         return result
 
 
+def spin_cost_ns(amount: int) -> float:
+    """Return the median time of a planted `spin` in eager iterations, with the call of the operator."""
+    times_ns = []
+
+    class Timed(Planted):
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.inner(x)
+            start_ns = time.perf_counter_ns()
+            torch.ops.planted.spin(result, self.amount * UNIT_S)
+            times_ns.append(time.perf_counter_ns() - start_ns)
+            return result
+
+    net = Net().eval()
+    net.head = Timed(net.head, "spin", amount)
+    inputs = net.example_inputs()
+    with torch.no_grad():
+        for _ in range(60):
+            net(*inputs)
+    return statistics.median(times_ns[20:])
+
+
 def plant(module: nn.Module) -> None:
     """Replace one submodule by one with extra work; nothing without `PLANTED`."""
     words = os.environ.get("PLANTED", "").split()
@@ -187,3 +210,8 @@ def planted(module: nn.Module) -> nn.Module:
     changed = copy.deepcopy(module)
     plant(changed)
     return changed
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(spin_cost_ns(int(sys.argv[1])))
