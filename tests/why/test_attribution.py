@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -208,6 +209,54 @@ def test_an_added_operator_stays_alone() -> None:
     baseline = [row("addmm", LINEAR, us=50.0)]
     candidate = [row("addmm", LINEAR, us=50.0), row("exp", added, us=20.0)]
     assert names(baseline, candidate) == {frozenset({"addmm"}), frozenset({"exp"})}
+
+
+@pytest.mark.parametrize("wrapped", ["head.inner", "module.head"])
+def test_an_operator_of_a_wrapped_module_is_compared_with_the_original(wrapped: str) -> None:
+    baseline = [row("addmm", source("head", "addmm", line=5), us=50.0)]
+    added = row("spin", source("head", "spin", line=7, file="/b.py"), us=20.0)
+    candidate = [row("addmm", source(wrapped, "addmm", line=5), us=50.0), added]
+    assert names(baseline, candidate) == {frozenset({"addmm"}), frozenset({"spin"})}
+
+
+def test_an_operator_of_two_inner_modules_is_not_one_of_them() -> None:
+    baseline = [row("addmm", source("head", "addmm", line=5), us=50.0)]
+    candidate = [
+        row("addmm", source(f"head.{name}", "addmm", line=5), us=50.0) for name in ("up", "down")
+    ]
+    assert len(align(baseline, candidate, 1e5).sources) == 3
+    roots = {align(baseline, candidate, 1e5).group_of(one) for one in candidate}
+    assert len(roots) == 2
+
+
+def test_a_small_part_has_the_noise_of_its_own_size() -> None:
+    """Three launches: the interval of an operator of 10 us does not contain the noise of 1.5 ms."""
+    times = {**TIMES, source("large", "op", line=9): 1000.0}
+    changed = {**times, PLANTED: 320.0}
+    result = attributed(rounds(times, changed, launches=3, launch_sd=0.003, round_sd=0.003))
+    planted, *others = result.parts
+    assert planted.named
+    small = next(part for part in others if [one.module for one in part.sources] == ["norm"])
+    assert small.high_ns - small.low_ns < 0.2 * small.baseline_ns
+
+
+@pytest.mark.parametrize("mode", [0.1, 0.3])
+def test_operators_in_two_modes_name_nobody_after_three_launches(mode: float) -> None:
+    """Each operator of each variant is in a fast or a slow mode, by launch."""
+    worlds = 60
+    named = 0
+    for seed in range(worlds):
+        chance = random.Random(seed)
+        measured = []
+        for launch in range(3):
+            sides = [
+                {one: us * (1.0 + mode * (chance.random() < 0.5)) for one, us in TIMES.items()}
+                for _ in range(2)
+            ]
+            own = rounds(*sides, launches=1, seed=1000 * seed + launch)
+            measured += [replace(one, launch=launch) for one in own]
+        named += any(part.named for part in attributed(measured).parts)
+    assert named <= 0.05 * worlds + 2.0 * math.sqrt(0.05 * 0.95 * worlds)
 
 
 def test_lines_of_different_files_are_matched_by_their_text() -> None:

@@ -60,6 +60,8 @@ class LaunchSummary:
     """Observed standard deviation between launches."""
     pair_variance: float = 0.0
     """Variance of the effect of a launch that its pairs alone imply."""
+    mode_sd: float | None = None
+    """Standard deviation of modes, by default that of comparisons."""
 
 
 @lru_cache(maxsize=8)
@@ -85,6 +87,7 @@ def p_values(
     launches: int,
     *,
     pair_variance: float | Values = 0.0,
+    mode_sd: float | None = None,
     coarse: bool = False,
 ) -> Values:
     """Return the two-sided p-value of no effect for each pair of mean and standard deviation.
@@ -102,7 +105,7 @@ def p_values(
     )
     scaled = np.abs(means)[:, np.newaxis] * (math.sqrt(launches) / sigmas)
     ordinary = np.einsum("ij,ij->i", weights, two_sided_normal(scaled))
-    share, mode_sd = _mode(launches)
+    share, mode_sd = _mode(launches, mode_sd)
     modes = two_sided_normal(np.abs(means) / mode_sd)
     result: Values = np.minimum(1.0, (1.0 - share) * ordinary + share * modes)
     return result
@@ -120,6 +123,7 @@ def half_width(summary: LaunchSummary, level: float) -> float:
             launches=summary.launches,
             spread=_SCALED_ABOVE,
             pair_variance=summary.pair_variance / scale**2,
+            mode_sd=summary.mode_sd,
         )
         return scale * half_width(scaled, level)
     sigmas, weights = _posterior(
@@ -127,7 +131,7 @@ def half_width(summary: LaunchSummary, level: float) -> float:
     )
     matters = weights[0] > _NEGLIGIBLE
     scale, weights = (math.sqrt(summary.launches) / sigmas)[matters], weights[0][matters]
-    share, mode_sd = _mode(summary.launches)
+    share, mode_sd = _mode(summary.launches, summary.mode_sd)
 
     def excess(width: float) -> float:
         """Return log(p / level) at this width; falls with the width."""
@@ -206,9 +210,11 @@ def _posterior(
     return np.sqrt(variances), weights
 
 
-def _mode(launches: int) -> tuple[float, float]:
+def _mode(launches: int, mode_sd: float | None) -> tuple[float, float]:
     """Return the probability that all launches are of one mode, and the standard deviation of modes."""
-    return 1.6 / 4.0**launches, _FIRST_MODE_SD if launches <= 2 else _MODE_SD  # noqa: PLR2004
+    if mode_sd is None:
+        mode_sd = _FIRST_MODE_SD if launches <= 2 else _MODE_SD  # noqa: PLR2004
+    return 1.6 / 4.0**launches, mode_sd
 
 
 def two_sided_normal(sizes: Values) -> Values:
@@ -249,7 +255,8 @@ class Difference:
 def estimate_difference(launches: Sequence[Sequence[float]], *, alpha: float = 0.05) -> Difference:
     """Estimate from the relative differences in the rounds of each launch.
 
-    With a single launch, nothing is known about others: the interval is infinite.
+    With a single launch, nothing is known about others: the interval is infinite. Modes of single
+    operators are further apart than those of whole programs: 25 % also after more than two launches.
     """
     effects = [fmean(rounds) for rounds in launches]
     mean, count = fmean(effects), len(effects)
@@ -258,10 +265,17 @@ def estimate_difference(launches: Sequence[Sequence[float]], *, alpha: float = 0
     spread = math.sqrt(variance(effects))
     within = [variance(rounds) / len(rounds) for rounds in launches if len(rounds) > 1]
     summary = LaunchSummary(
-        launches=count, spread=spread, pair_variance=fmean(within) if within else 0.0
+        launches=count,
+        spread=spread,
+        pair_variance=fmean(within) if within else 0.0,
+        mode_sd=_FIRST_MODE_SD,
     )
     width = half_width(summary, alpha)
     p_value = p_values(
-        np.asarray([mean]), np.asarray([spread]), count, pair_variance=summary.pair_variance
+        np.asarray([mean]),
+        np.asarray([spread]),
+        count,
+        pair_variance=summary.pair_variance,
+        mode_sd=summary.mode_sd,
     )
     return Difference(mean=mean, low=mean - width, high=mean + width, p_value=float(p_value[0]))

@@ -1,8 +1,8 @@
 """Groups of source operators that can be compared between two variants.
 
 A kernel that fuses several source operators joins them: only their sum has a counterpart on the
-other side. Source operators that only one side has are joined with others of the same line, then of
-the same module. What remains one-sided was added or removed by the candidate.
+other side. Source operators that only one side has are joined with others of the same line, with the
+same operator where the module was wrapped or unwrapped, then with others of the same module. What remains one-sided was added or removed by the candidate.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def align(
     for rows in sides:
         for row in rows:
             groups.group_of(row)
-    for size in (4, 2):  # same line, then same module
-        _join_one_sided(groups, _times(groups, sides), size)
+    _join_one_sided(groups, _times(groups, sides), lambda key: key[:4])  # same line
+    _join_wrapped(groups, _times(groups, sides))
+    _join_one_sided(groups, _times(groups, sides), lambda key: key[:2])  # same module
     _join_negligible(groups, _times(groups, sides), iteration_ns)
     return groups
 
@@ -96,19 +97,48 @@ def _times(groups: Groups, sides: Sequence[Sequence[OperatorRow]]) -> dict[Key, 
     return times
 
 
-def _join_one_sided(groups: Groups, times: Mapping[Key, Sequence[float]], size: int) -> None:
-    """Join groups of one side with groups of the other side that share the first parts of a key.
+def _one_sided(
+    groups: Groups, times: Mapping[Key, Sequence[float]], place_of: Callable[[Key], Key]
+) -> dict[Key, tuple[set[Key], set[Key]]]:
+    """Return, for each place, the members of groups that only the baseline or only the candidate has."""
+    places: dict[Key, tuple[set[Key], set[Key]]] = {}
+    for root, (baseline_ns, candidate_ns) in times.items():
+        if (baseline_ns > 0.0) != (candidate_ns > 0.0):
+            for member in groups.members(root):
+                places.setdefault(place_of(member), (set(), set()))[candidate_ns > 0.0].add(member)
+    return places
+
+
+def _join_wrapped(groups: Groups, times: Mapping[Key, Sequence[float]]) -> None:
+    """Join equal operators of one side each if one module path contains the other.
+
+    `head` and `head.inner`, or `head` and `module.head`; not if several modules could be meant.
+    """
+    places = _one_sided(groups, times, lambda key: (key[0], *key[2:]))
+    for only_baseline, only_candidate in places.values():
+        pairs = [
+            (one, other)
+            for one in only_baseline
+            for other in only_candidate
+            if _contains(one[1], other[1]) or _contains(other[1], one[1])
+        ]
+        for one, other in pairs:
+            if sum(one in pair or other in pair for pair in pairs) == 1:
+                groups.join(one, other)
+
+
+def _contains(outer: str, inner: str) -> bool:
+    return bool(outer) and (inner.startswith(f"{outer}.") or inner.endswith(f".{outer}"))
+
+
+def _join_one_sided(
+    groups: Groups, times: Mapping[Key, Sequence[float]], place_of: Callable[[Key], Key]
+) -> None:
+    """Join groups of one side with groups of the other side at the same place.
 
     Only if both sides have such a group: one that the candidate adds or removes stays alone.
     """
-    by_place: dict[Key, list[set[Key]]] = {}
-    for root, (baseline_ns, candidate_ns) in times.items():
-        if (baseline_ns > 0.0) == (candidate_ns > 0.0):
-            continue
-        for member in groups.members(root):
-            place = by_place.setdefault(member[:size], [set(), set()])
-            place[candidate_ns > 0.0].add(root)
-    for only_baseline, only_candidate in by_place.values():
+    for only_baseline, only_candidate in _one_sided(groups, times, place_of).values():
         if only_baseline and only_candidate:
             first, *others = sorted(only_baseline | only_candidate)
             for other in others:

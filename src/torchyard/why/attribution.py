@@ -39,6 +39,8 @@ from torchyard.why.model import (
 ALPHA: Final = 0.05
 SMALLEST_SHARE: Final = 0.005
 """Contributions below this share of the iteration are never named."""
+SMALLEST_SCALE: Final = 0.02
+"""Parts below this share of the iteration have the noise of one of this size."""
 OUTLIER: Final = 3.0
 """Rounds beyond this many deviations from the median of their launch are dropped."""
 FEWEST_ROUNDS: Final = 3
@@ -48,6 +50,8 @@ NOISE_ERRORS: Final = 3.0
 """A slowdown within this many standard errors of its expectation is noise."""
 HOST: Final[Key] = ("host",)
 PROFILER: Final[Key] = ("profiler",)
+REST: Final = frozenset({HOST, PROFILER})
+"""Computed from the time of the iteration, so they have its noise."""
 _REMAINDERS: Final[dict[Key, PartKind]] = {
     HOST: "host",
     PROFILER: "profiler",
@@ -89,7 +93,12 @@ def attribute(
         _add_round(launches[one.launch], one, groups, event_costs)
     measured = list(launches.values())
     keys = sorted({key for launch in measured for key in launch.parts})
-    estimates = [_estimate([launch.parts[key] for launch in measured], total_ns) for key in keys]
+    estimates = [
+        _estimate(
+            [launch.parts[key] for launch in measured], total_ns, has_own_noise=key not in REST
+        )
+        for key in keys
+    ]
     adjusted = _adjusted_p(estimates, total_ns)
     parts = [
         _part(key, one, adjusted_p, groups, sides, total_ns, work, on_gpu=on_gpu)
@@ -225,17 +234,31 @@ class _Estimate:
     p_value: float
 
 
-def _estimate(launches: Sequence[Sequence[tuple[float, float]]], total_ns: float) -> _Estimate:
-    """Estimate a difference from the times of both sides in the rounds of each launch."""
+def _estimate(
+    launches: Sequence[Sequence[tuple[float, float]]],
+    total_ns: float,
+    *,
+    has_own_noise: bool = False,
+) -> _Estimate:
+    """Estimate a difference from the times of both sides in the rounds of each launch.
+
+    The spread between launches is expected in proportion to the time of the iteration, or to that of
+    the part if `has_own_noise`.
+    """
     rounds = [launch or [(0.0, 0.0)] for launch in launches]
+    baseline_ns = fmean(fmean(one for one, _ in launch) for launch in rounds)
+    candidate_ns = fmean(fmean(other for _, other in launch) for launch in rounds)
+    scale_ns = total_ns
+    if has_own_noise:
+        scale_ns = max(baseline_ns, candidate_ns, SMALLEST_SCALE * total_ns)
     difference = estimate_difference(
-        [[(other - one) / total_ns for one, other in launch] for launch in rounds], alpha=ALPHA
+        [[(other - one) / scale_ns for one, other in launch] for launch in rounds], alpha=ALPHA
     )
     return _Estimate(
-        baseline_ns=fmean(fmean(one for one, _ in launch) for launch in rounds),
-        candidate_ns=fmean(fmean(other for _, other in launch) for launch in rounds),
-        low_ns=difference.low * total_ns,
-        high_ns=difference.high * total_ns,
+        baseline_ns=baseline_ns,
+        candidate_ns=candidate_ns,
+        low_ns=difference.low * scale_ns,
+        high_ns=difference.high * scale_ns,
         p_value=difference.p_value,
     )
 

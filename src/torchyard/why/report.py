@@ -22,6 +22,8 @@ from torchyard.why.model import (
 )
 
 MOST_PARTS: Final = 8
+ENOUGH_LAUNCHES: Final = 4
+"""With fewer launches, only large changes of a part are significant."""
 LARGEST_SHARE: Final = 2.0
 """Parts of opposite signs can have any share of the difference; a larger one says nothing."""
 _MOST_KERNELS: Final = 3
@@ -99,7 +101,10 @@ def headline(result: Attribution) -> str:
         return f"Untrusted, do not use these numbers: {result.untrusted}. {text}"
     named = [part for part in result.parts if part.named]
     if not named:
-        return f"{text} No part has a significant contribution."
+        few = ""
+        if result.launches < ENOUGH_LAUNCHES:
+            few = f" {result.launches} launches are too few for most parts; use --launches 5 --time 5m."
+        return f"{text} No part has a significant contribution.{few}"
     first = named[0]
     share = first.difference_ns / result.difference_ns if result.difference_ns else 0.0
     portion = f" ({share:.0%} of the difference)" if 0.0 < share <= LARGEST_SHARE else ""
