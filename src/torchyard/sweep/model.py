@@ -189,7 +189,7 @@ class SweepView:
 End = Literal[
     "passed",
     "wrong",
-    "non-deterministic",
+    "nondeterministic",
     "random",
     "unchecked",
     "raised",
@@ -201,7 +201,7 @@ End = Literal[
     "not-finished",
 ]
 """How a row ended. `passed`: the results passed the accuracy check and there is a speedup.
-`non-deterministic`: a variant gives different results when it is run again. `random`: the workload
+`nondeterministic`: two runs of the baseline differ by more than rounding. `random`: the workload
 draws random numbers, which backends draw differently. `unchecked`: the accuracy check was requested
 but could not be run. `unsupported`: the workload or the candidate cannot be built in this target.
 `provisional`: it has launches, but its cell is not finished, so its numbers will change.
