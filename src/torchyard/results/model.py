@@ -1,7 +1,7 @@
 """Entries of the index of runs, the filters on them, and histories with their changes. No I/O.
 
 Entries are rows of the index, enough to list and filter runs and to draw a history. Everything else
-is in the run folders, which are the source of truth. The metric of a history is a speedup (higher is
+is in the run folders, which are authoritative. The metric of a history is a speedup (higher is
 better), or a time or size (lower is better).
 """
 

@@ -8,7 +8,7 @@
     logs/               output of the workers
     SHA256SUMS          checksums of all of these, written when the run ends
 
-Once a call of `RunWriter` has returned, its data is durable. Progress is only useful while the run is
+When a call of `RunWriter` has returned, its data is durable. Progress is only useful while the run is
 running: it is not synced, a failed write ends the progress file but not the run, and readers treat a
 missing file as empty.
 """

@@ -2,7 +2,7 @@
 
 A cell is one workload in one precision with all its candidates: the smallest unit that is measured,
 repeated or omitted. Its study is an ordinary study, its result an ordinary run folder. Executors
-run cells and know nothing else of a sweep.
+run cells and do not depend on the rest of a sweep.
 
 In a summary, a row is one workload in one precision with one candidate, with or without a speedup.
 A group is all rows of a suite, mode and precision with one candidate. No I/O.

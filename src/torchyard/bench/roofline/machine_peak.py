@@ -1,4 +1,4 @@
-"""Measure and keep the peak of a machine: the best rates of matrix products and memory streams.
+"""Measure and store the peak of a machine: the best rates of matrix products and memory streams.
 
 This module chooses sizes; a worker in the target measures one at a time. It is started like a
 worker of `torchyard bench`, with the same threads, so that shares of the peak refer to what a run
