@@ -263,7 +263,7 @@ class _Site:
     def _key(self, *runs: RunEntry | None) -> str:
         """Return a digest of everything that a page of these runs depends on."""
         if self._share:
-            # Replacements of private text are chosen anew each time.
+            # Replacements of private text are chosen again each time.
             return ""
         facts: list[object] = [__version__, style_name(), runtime_name()]
         for run in runs:
