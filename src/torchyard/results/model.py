@@ -14,7 +14,7 @@ from torchyard.core.comparison import Interval, Verdict
 
 Metric = Literal["speedup", "time", "compile", "memory"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
-"""The candidate's speedup over its baseline, which is paired and therefore robust on a noisy machine,
+"""The candidate's speedup over its baseline, which is paired and therefore less affected by noise,
 or the candidate's own time (ns), cold compile time (s) or peak memory (bytes)."""
 
 
