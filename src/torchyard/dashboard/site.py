@@ -74,7 +74,7 @@ class SiteFolder:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise write_error(path, error, kept="what is there") from error
+            raise write_error(path, error, kept="existing data") from error
         replace_file(path, data.decode("utf-8"))
         self.written += 1
 
@@ -113,7 +113,7 @@ def _claimed(folder: Path) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise _foreign_folder_error(folder, f"its {MARKER} is damaged") from error
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     if not exists:
         return {}
     files = facts.get("files") if isinstance(facts, dict) else None

@@ -150,7 +150,7 @@ class RunWriter:
         except (FileExistsError, NotADirectoryError) as error:
             raise _not_empty_error(folder) from error
         except OSError as error:
-            raise write_error(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="existing data") from error
         writer._write_facts()
         return writer
 

@@ -140,7 +140,7 @@ class SweepFolder:
                 number += 1
                 continue
             except OSError as error:
-                raise write_error(path, error, kept="what is there") from error
+                raise write_error(path, error, kept="existing data") from error
             self._claims[path] = claim
             if heartbeat:
                 claim.start_heartbeat()

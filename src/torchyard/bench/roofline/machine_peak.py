@@ -70,7 +70,7 @@ def write_peak(peak: MachinePeak) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(path.parent, error, kept="what is there") from error
+        raise write_error(path.parent, error, kept="existing data") from error
     document = {"format": FORMAT, "peak": encode(peak)}
     replace_file(path, to_json_text(document, indent=1) + "\n")
     return path
