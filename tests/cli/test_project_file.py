@@ -126,7 +126,7 @@ def test_files_of_other_users_are_ignored(project: Path) -> None:
         ("[tool.torchyard.bench]\ntime = ['x']", "bench.time: ['x'] is no value", "not a list"),
         ("[tool.torchyard.bench]\ntime = true", "bench.time: True is no value", "a number"),
         ("[tool.torchyard.bench]\naccuracy = 'no'", "bench.accuracy: 'no' is no", "true or false"),
-        ("[tool.torchyard.bench]\ntime = {a = 1}", "bench.time: a table is no value", "a text"),
+        ("[tool.torchyard.bench]\ntime = {a = 1}", "bench.time: a table is not a valid value", "a text"),
         ("[tool.torchyard.bench\n", "is not valid TOML", "correct that line"),
     ],
 )
