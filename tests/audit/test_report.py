@@ -1,6 +1,6 @@
 """Audit reports as text and as a page: golden files and escaping.
 
-UPDATE_GOLDEN=1 writes the golden files anew; look at the difference.
+UPDATE_GOLDEN=1 rewrites the golden files; look at the difference.
 """
 
 from __future__ import annotations

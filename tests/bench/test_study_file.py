@@ -69,7 +69,7 @@ block-limit = "90s"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with two interpreters and a workload file, which study files speak of."""
+    """A folder with two interpreters and a workload file, to which study files refer."""
     for name in ("old", "new"):
         python = tmp_path / name / "bin" / "python"
         python.parent.mkdir(parents=True)

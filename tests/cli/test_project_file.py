@@ -122,11 +122,27 @@ def test_files_of_other_users_are_ignored(project: Path) -> None:
         ("[tool.torchyard.bench]\ntiem = '7s'", "unknown key tool.torchyard.bench.tiem", "'time'"),
         ("[tool.torchyard.bnch]\ntime = '7s'", "unknown key tool.torchyard.bnch", "'bench'"),
         ("[tool.torchyard]\nbench = 7", "tool.torchyard.bench is not a table", "[tool"),
-        ("[tool.torchyard.bench]\ncandidate = 'x'", "bench.candidate: 'x' is no value", "a list"),
-        ("[tool.torchyard.bench]\ntime = ['x']", "bench.time: ['x'] is no value", "not a list"),
-        ("[tool.torchyard.bench]\ntime = true", "bench.time: True is no value", "a number"),
+        (
+            "[tool.torchyard.bench]\ncandidate = 'x'",
+            "bench.candidate: 'x' is not a valid value",
+            "a list",
+        ),
+        (
+            "[tool.torchyard.bench]\ntime = ['x']",
+            "bench.time: ['x'] is not a valid value",
+            "not a list",
+        ),
+        (
+            "[tool.torchyard.bench]\ntime = true",
+            "bench.time: True is not a valid value",
+            "a number",
+        ),
         ("[tool.torchyard.bench]\naccuracy = 'no'", "bench.accuracy: 'no' is no", "true or false"),
-        ("[tool.torchyard.bench]\ntime = {a = 1}", "bench.time: a table is no value", "a text"),
+        (
+            "[tool.torchyard.bench]\ntime = {a = 1}",
+            "bench.time: a table is not a valid value",
+            "a text",
+        ),
         ("[tool.torchyard.bench\n", "is not valid TOML", "correct that line"),
     ],
 )

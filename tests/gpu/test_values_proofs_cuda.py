@@ -101,6 +101,7 @@ def test_an_array_interface_that_is_kept() -> None:
     assert _proven(program) == []
 
 
+@pytest.mark.fresh_process
 def test_waste_on_a_gpu_is_proven() -> None:
     x = torch.randn(SHAPE, device="cuda")
 

@@ -157,7 +157,7 @@ class FakeKernel(FileTree):
             place.chmod(stat.S_IMODE(mode))
 
     def recall(self, key: str, fallback: Any = None) -> Any:
-        """Something that only the kernel knows."""
+        """A value that only the kernel has."""
         return self._memory().get(key, fallback)
 
     def remember(self, key: str, value: Any) -> None:
@@ -168,7 +168,7 @@ class FakeKernel(FileTree):
         self._known = (self._file.stat().st_mtime_ns, memory)
 
     def settle_latency(self) -> None:
-        """The latency device forgets a value when the last process that wrote one has closed it."""
+        """The latency device drops a value when the last process that wrote one has closed it."""
         device = self.root / LATENCY_DEVICE
         if not device.exists() or device.read_bytes() == NO_LATENCY_LIMIT:
             return

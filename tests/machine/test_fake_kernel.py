@@ -169,7 +169,7 @@ def test_boost_moves_the_highest_clock(intel: FakeKernel, tmp_path: Path) -> Non
     assert intel.text(f"{POLICY}/scaling_max_freq") == "3900000"
 
 
-def test_boost_of_amd_forgets_limits(tmp_path: Path) -> None:
+def test_boost_of_amd_drops_limits(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-epp", tmp_path))
     kernel.write(f"{POLICY}/scaling_max_freq", "2000000")
     kernel.write(f"{CPU}/cpufreq/boost", "0")
@@ -268,7 +268,7 @@ def test_cpusets_of_version_1(tmp_path: Path) -> None:
 # The latency device.
 
 
-def test_the_latency_device_forgets_with_the_process(intel: FakeKernel) -> None:
+def test_the_latency_device_drops_values_with_the_process(intel: FakeKernel) -> None:
     device = intel.path("dev/cpu_dma_latency")
     assert device.read_bytes() == NO_LATENCY_LIMIT
     program = """

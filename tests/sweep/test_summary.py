@@ -122,14 +122,14 @@ def test_what_did_not_pass_is_in_no_mean() -> None:
     assert dict(only.ends) == {
         "passed": 1,
         "wrong": 1,
-        "non-deterministic": 1,
+        "nondeterministic": 1,
         "random": 1,
         "unchecked": 2,
     }
     assert only.own is not None
     assert (only.own.workloads, only.pass_rate) == (1, 1 / 6)
     reasons = {row.end: row.reason for row in summary.rows}
-    assert reasons["non-deterministic"] == "two runs of one variant differ: output 0 by 0.1"
+    assert reasons["nondeterministic"] == "two runs of the baseline differ: output 0 by 0.1"
     assert [row.workload for row in summary.best] == ["kernels/good inference"]
 
 

@@ -120,7 +120,7 @@ def test_nothing_is_recommended_where_nothing_helps(tmp_path: Path) -> None:
 
 
 def test_the_gain_of_the_winner_has_no_selection_bias(tmp_path: Path) -> None:
-    """The best of eight equal contenders looks faster than it is, until it runs anew."""
+    """The best of eight equal contenders looks faster than it is, until it runs again."""
     names = [f"c{number}" for number in range(8)]
     truth = additive(**dict.fromkeys(names, 0.02))
     covered = races = 0

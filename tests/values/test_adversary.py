@@ -27,7 +27,7 @@ _LIMIT_S = 900
 
 @pytest.fixture(scope="module")
 def profiles() -> Any:
-    """What was said of every program. One process for all of them: most of the time goes to starting."""
+    """The findings of every program. One process for all of them: most of the time goes to starting."""
     done = subprocess.run(
         [sys.executable, str(PROFILE_ALL)],
         capture_output=True,

@@ -308,10 +308,10 @@ def find_batch_size(
 def with_largest_batches(
     study: Study, *, largest: int = LARGEST_TRIED, told: OnTry | None = None
 ) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with the largest batch size of each workload that fits, and notes.
+    """Return the study with the largest batch size that fits for each workload, and notes.
 
-    A workload that has no batch size, or of which a batch of 1 does not fit, is left unchanged and
-    noted.
+    A workload without a batch size, or for which a batch of 1 does not fit, is not changed, with a
+    note.
     """
     workloads, notes = [], []
     for workload in study.workloads:

@@ -1,20 +1,19 @@
 """The processes of one launch: how they are started, and how they run the workload.
 
 A launch is a set of new processes, one per target and environment. Variants that differ only in
-backend or precision share a process, the model object and the inputs. The controller alone
-coordinates: no worker waits for another, and only one variant computes at a time. Any failure of a
-variant is raised as VariantFailed, with its phase.
+backend or precision share a process, the model object and the inputs. Only the
+controller coordinates: no worker waits for another, and only one variant computes at a time. Any
+failure of a variant is raised as VariantFailed, with its phase.
 
 The number of threads is fixed in the environment before torch is imported:
-`torch.set_num_threads(1)` alone was seen to leave a second busy BLAS thread. With a paired layout,
-kernel address randomization is off and Torchyard draws the start positions itself, the same for all
-variants of a launch and new for each launch: effects of the layout that variants share cancel in
-the pair.
+`torch.set_num_threads(1)` alone can leave a second busy BLAS thread. With a paired layout, address
+space randomization of the kernel is off, and Torchyard draws the offsets itself: the same for all
+variants of a launch and new for each launch, so that shared effects of the layout cancel in the pair.
 
-Several instances of a variant answer as one: their blocks start together, and an iteration takes
-the time in which all of them together complete one. Results are checked in the first instance,
-since all are built alike. Several ranks of a workload are one process group (`bench.ranks`), on one
-node or, under Slurm, on several.
+Several instances of a variant act as one worker: their blocks start together, and the time of an
+iteration is the inverse of their combined rate. Results are checked in the first instance, because
+all are built in the same way. Several ranks of a workload are one process group (`bench.ranks`), on
+one node or, under Slurm, on several.
 """
 
 from __future__ import annotations
@@ -202,7 +201,7 @@ _SEQUENTIAL: Final = frozenset({"build", "measure"})
 
 
 class InstanceGroup(WorkersAsOne):
-    """The instances of one process key, which answer as one worker."""
+    """The instances of one process key, which act as one worker."""
 
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
         """Return the merged answer of all instances; raise the first failure."""
@@ -220,7 +219,7 @@ class InstanceGroup(WorkersAsOne):
         return merge_answers(verb, answers)
 
     def _in_parallel(self, ask: Callable[[WorkerProcess], dict[str, Any]]) -> list[dict[str, Any]]:
-        """Ask in parallel; threads are not joined after a failure, since the workers are killed then."""
+        """Send requests in parallel; threads are not joined after a failure, because the workers are killed."""
         threads = ThreadPoolExecutor(max_workers=len(self._workers))
         try:
             return [one.result() for one in [threads.submit(ask, each) for each in self._workers]]
@@ -264,7 +263,7 @@ class VariantFailed(WorkerFailed):
         self.failure = failure
         self.process_alive = process_alive
         self.suspects: tuple[str, ...] = ()
-        """Other variants whose code ran in the process before it died, most recent first."""
+        """Other variants whose code ran in the process before it ended, most recent first."""
 
 
 class LaunchProcesses:
@@ -288,7 +287,7 @@ class LaunchProcesses:
         """`cache` is the folder of compiled artifacts; by default a folder in `scratch`.
 
         Processes are forked from `templates`, where given; `number` is that of the launch. Requests are
-        recorded in the `timeline`. `compiled_before` says that the artifacts of all variants are in the
+        recorded in the `timeline`. `compiled_before`: the artifacts of all variants are already in the
         cache.
         """
         self.workload = workload

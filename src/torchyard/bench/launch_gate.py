@@ -1,8 +1,8 @@
 """Permission to start the next launch of a session.
 
-A session asks its gate before each launch. The gate of `torchyard bench` is always open. A cell of
-a sweep waits there for the driver, which decides the order of launches over all cells; it holds no
-worker process meanwhile, and the wait counts neither as measuring time nor as progress.
+A session calls its gate before each launch. The gate of `torchyard bench` is always open. A cell of
+a sweep waits at its gate for the driver, which chooses the order of launches over all cells. A
+waiting cell has no worker process, and the wait counts neither as measuring time nor as progress.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STOP_SIGNAL: Final = signal.SIGUSR1
 
 
 class LaunchStopped(KeyboardInterrupt):
-    """The launch in progress was stopped; the session ends with the launches that it has."""
+    """The launch in progress was stopped; the session ends with its finished launches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class LaunchGate:
         return True
 
     def launch_ended(self) -> None:
-        """Learn that the launch has ended, for any reason: it can no longer be stopped."""
+        """Record that the launch has ended, for any reason: it can no longer be stopped."""
 
 
 class StoppableGate(LaunchGate):
@@ -116,7 +116,7 @@ class DeadlineGate(StoppableGate):
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
-            # A signal that is still pending finds this handler, which raises nothing any more.
+            # A pending signal then calls this handler, which no longer raises.
             time.sleep(0)
             signal.signal(_STOP_SIGNAL, self._handler)
 
@@ -170,5 +170,5 @@ class RecordedGate(LaunchGate):
         return admitted
 
     def launch_ended(self) -> None:
-        """Tell the other gate."""
+        """Notify the other gate."""
         self._gate.launch_ended()

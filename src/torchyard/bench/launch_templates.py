@@ -1,9 +1,9 @@
 """Which template a launch is forked from, and what a template imports.
 
-Forked launches share what their template has in memory: the positions of libraries and Python's
-objects. The launches of a session therefore rotate over several templates, and each launch shifts
-its stack, heap and mappings anew after the fork. All processes of a launch use templates of one
-number, which are started with one layout, as processes of a launch without templates are.
+Forked launches share the memory of their template: the positions of libraries and Python's objects.
+The launches of a session therefore rotate over several templates, and each launch draws new offsets
+of its stack, heap and mappings after the fork. All processes of a launch use templates with the same
+number, which have the same layout, like processes of a launch without templates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Specs = dict[ProcessKey, list[LaunchSpec]]
 TEMPLATES: Final = 3
 """Number of templates over which the launches of a session rotate."""
 FORK_AFTER: Final = 2
-"""Fresh launches of a comparison that has no templates yet: large effects are decided by then."""
+"""Launches without forking before templates are started: large effects are decided by then."""
 MIN_FORKED: Final = 4
 """Number of further launches from which on starting templates pays off."""
 _PACKAGES: Final = {
@@ -61,8 +61,8 @@ def modules_of(workload: Workload, variants: Sequence[Variant]) -> tuple[str, ..
 def may_fork(settings: MeasureSettings, variants: Sequence[Variant]) -> bool:
     """Whether launches of these variants are forked from templates.
 
-    By default only if all variants share a process: two templates differ in their layout for good, and
-    launches that share them would measure that difference.
+    By default only if all variants share a process: the layouts of two templates differ permanently,
+    and launches forked from them would measure that difference.
     """
     if settings.start != "auto":
         return settings.start == "fork"
@@ -87,8 +87,8 @@ class LaunchTemplates:
         """Return the template of each process of the launch with this number, or why there is none.
 
         `specs_of` returns the specifications of the template with a number. Templates of the next
-        launches are started side by side, as far as there are cores: later, their start would
-        disturb a measurement or be waited for.
+        launches are started in parallel, if there are enough cores: a later start would disturb or
+        delay a measurement.
         """
         first = number % TEMPLATES
         specs = specs_of(first)

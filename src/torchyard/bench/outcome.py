@@ -84,7 +84,7 @@ def _share_of_peak(metrics: VariantMetrics, peak: MachinePeak) -> float:
 
 
 _PROCESS_SURVIVES: Final = frozenset({"raised", "cannot-build"})
-"""Failure kinds that leave the process alive, so that the failing variant is known."""
+"""Failure kinds after which the process continues, so that the failing variant is known."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ def make_estimate(
 
 
 class SessionData:
-    """What a session has measured so far; sessions of workloads and of programs extend it."""
+    """Measurements of a session so far; sessions of workloads and of programs extend it."""
 
     def __init__(self, study: Study, workload: Workload) -> None:
         self._study = study
@@ -169,7 +169,7 @@ class SessionData:
         return [*analyses, InterimAnalysis(launches=launches, fraction=fraction)]
 
     def _stop(self, candidate: Variant) -> None:
-        """Measure a candidate no longer."""
+        """Stop measuring a candidate."""
         self._active.remove(candidate)
         self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
 
@@ -189,8 +189,8 @@ def make_comparison(
     """Return the comparison; `failed` takes precedence over `wrong`, and that over any speed.
 
     `blocks` and `analyses` end before the launch that failed. A candidate that failed has the verdict
-    `failed`, whatever earlier launches showed. If the baseline failed, the earlier launches still
-    count if there are enough of them for a verdict.
+    `failed`, even if earlier launches have results. If the baseline failed, the earlier launches are
+    used if there are enough of them for a verdict.
     """
     accuracy = prepared.accuracy.get(candidate.name)
     notes = list(dict.fromkeys([*prepared.notes_about(baseline, candidate), *spent.notes]))

@@ -2,10 +2,10 @@
 
 The budget starts when the first launch is ready: its imports, compilation and checks are preparation,
 and so is the extensive check of results after its last block. Everything else counts, including
-process starts. Before each launch measures, the remaining time is
-divided anew: for each number of further launches, the start-up cost, the spread between launches and
-the noise of pairs predict the half-width of the final interval, and the number with the smallest one is
-chosen. All further launches get the same length, so that no launch is much longer than another.
+process starts. Before each launch, the remaining time is divided again: for each number of further
+launches, the half-width of the final interval is predicted from the start-up time, the spread between
+launches and the noise of pairs, and the number with the smallest half-width is chosen. All further
+launches have the same length.
 
 A launch that cannot lead to a verdict is not started: if time allows fewer launches than a verdict
 needs, one launch uses the whole time, and its result is valid for its own processes only.
@@ -76,7 +76,7 @@ class SessionClock:
         self._waited_before_s = 0.0
         self._checking_s = 0.0
         self._starts_s: list[float] = []
-        """Of each launch the part that recurs in later ones."""
+        """Part of the start-up time of each launch that recurs in later ones."""
         self._round_s = 0.0
         self._rounds_done = 0
         self._after_s = 0.0
@@ -84,7 +84,7 @@ class SessionClock:
         self.last_start_s = 0.0
         """Start-up time of the latest launch."""
         self.why_ended = ""
-        """Why measuring ended before the time was used up; empty if it was used."""
+        """Why measuring ended before the end of the budget; empty otherwise."""
         self._done = 0
         self._results: tuple[InterimResult, ...] = ()
         self._seconds = 0.0
@@ -167,7 +167,7 @@ class SessionClock:
         return self._seconds
 
     def why_one_launch(self) -> str:
-        """Return why the first launch, which is ready, remains the only one; empty if it does not."""
+        """Return why the first launch, which is ready, will be the only one; empty if more are planned."""
         if is_count_fixed(self._budget) or self._budget.max_launches == 1 or self._done:
             return ""
         start_s = self._start_guess_s()
@@ -267,7 +267,7 @@ class SessionClock:
         total = self._done + further
         if total < 2:  # noqa: PLR2004
             return math.inf
-        # Launches that are done keep their number of rounds: the harmonic mean is what counts.
+        # Finished launches have a fixed number of rounds; the variance depends on the harmonic mean.
         done_rounds = self._rounds_done / max(1, self._done)
         inverse = further / rounds + (self._done / done_rounds if self._done else 0.0)
         mean_rounds = total / inverse

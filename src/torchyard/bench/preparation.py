@@ -1,7 +1,7 @@
 """Before timing: check accuracy, compile, warm up, and measure memory and energy.
 
 Done in the first launch with the processes that are then timed; a later launch only warms up.
-Accuracy comes before time: a candidate with wrong results is never reported as faster.
+Accuracy is checked before timing: a candidate with wrong results is never reported as faster.
 
 The length of a block (calls per sample, samples per block, untimed calls before it) follows from
 the iteration time seen in warm-up, so that reading the clock and exchanging messages cost less than
@@ -104,7 +104,7 @@ class PreparationState:
     iteration_ns: dict[str, float] = field(default_factory=dict)
     first_calls_s: dict[str, list[float]] = field(default_factory=dict)
     cached: set[str] = field(default_factory=set)
-    """Variants whose compiled code was in the caches already at their first launch."""
+    """Variants whose compiled code was already in the caches at their first launch."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of variant name and text."""
     untrusted: list[tuple[Variant, str]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """Compare whole programs: `torchyard bench --command A --command B`.
 
-Every run of a program is a process of its own, so a pair of runs (baseline and candidate, in random
+Every run of a program is a separate process, so a pair of runs (baseline and candidate, in random
 order) is a launch with one pair. Wall time is measured from the start of the process to its end.
 """
 
@@ -42,7 +42,7 @@ from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
 MIN_PAIRS: Final = 5
-"""Pairs that are measured whatever the time: fewer rarely allow a verdict."""
+"""Minimum number of pairs, independent of the time budget: fewer rarely allow a verdict."""
 MAX_PAIRS: Final = 1000
 WARM_UP_RUNS: Final = 1
 _GROWTH: Final = 1.25
@@ -57,7 +57,7 @@ _TICKS_PER_S: Final = 100.0
 
 
 def program_study(commands: Sequence[str], *, shell: bool, warm_up: int, budget: Budget) -> Study:
-    """Return the study of some commands, the first of which is the baseline."""
+    """Return the study of these commands; the first one is the baseline."""
     for command in commands:
         command_of(command, by_shell=shell)
     names: list[str] = []
@@ -178,7 +178,7 @@ class ProgramSession(SessionData):
             pair_blocks(self._blocks, self._study.baseline.name, candidate.name).usable
             for candidate in self._active
         ]
-        # Disturbed pairs are replaced, but not without end.
+        # Disturbed pairs are replaced, up to a limit.
         return min(usable, default=pairs) >= budget.min_launches or pairs >= 2 * budget.min_launches
 
     def _warm_up(self, starter: ProgramStarter) -> None:

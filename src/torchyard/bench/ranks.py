@@ -1,9 +1,9 @@
-"""The ranks of one process key, which answer as one worker.
+"""The ranks of one process key, which act as one worker.
 
-Rank 0 gets the requests and leads: while it answers, the other ranks follow its commands
-(`worker/bench/ranks`). A rank that dies, raises or hangs leaves the others in a collective operation
-that never ends, so the controller watches all of them: after the first failure the others get a short
-time to answer, then every rank is killed, and the failure names the rank that caused it.
+Rank 0 receives the requests. While it processes one, the other ranks execute its commands
+(`worker/bench/ranks`). If a rank crashes, raises or hangs, a collective operation of the others never
+ends, so the controller monitors all of them: after the first failure the others have a short time to
+answer, then every rank is killed, and the failure names the rank that caused it.
 Ranks on several nodes run in the Slurm allocation of this process.
 """
 
@@ -35,7 +35,7 @@ _BY_ITSELF: Final = ("out-of-memory", "killed", "crashed", "protocol", "no-torch
 _LOST_PEER: Final = re.compile(
     r"connection (closed|reset|refused)|broken pipe|rank 0 has ended|peer|socket", re.IGNORECASE
 )
-"""What a rank reports when another one has gone."""
+"""Message of a rank when another one has ended."""
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _TAIL: Final = 1500
 
@@ -46,7 +46,7 @@ class RankGroup(WorkersAsOne):
     def __init__(
         self, workers: Sequence[WorkerProcess], *, rendezvous: Path, nodes: int = 1
     ) -> None:
-        """The ranks of one node meet in the folder `rendezvous`, those of several over the network."""
+        """`rendezvous` is the folder for the rendezvous of one node; several nodes use the network."""
         super().__init__(workers)
         self._rendezvous = str(rendezvous)
         self._ranks_per_node = len(workers) // nodes

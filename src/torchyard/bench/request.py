@@ -1,8 +1,8 @@
 """The request of a user, before defaults are filled in: common to study files and options.
 
-Both sources give only part of a study. Each is turned into a `Request`, in which None and empty
+Each source specifies only part of a study. Each is converted to a `Request`, in which None and empty
 mean "not given"; `merge` overrides the file with the options, and `assemble` fills in the rest.
-Values are checked by their source, which knows the option or key to name in an error.
+Values are checked where they are read, so that an error can name the option or key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Time the rounds of a launch.
 
-In each round every variant gets one block, in a new random order, so that drift, other processes
-and the cost of following another variant affect all of them alike. Data is relocated in memory from
+In each round every variant has one block, in a new random order, so that drift, other processes
+and the effects of the preceding variant are distributed equally. Data is relocated in memory from
 time to time.
 """
 
@@ -83,8 +83,8 @@ def run_rounds(
 ) -> LaunchTiming:
     """Measure for at least `seconds`; pass the blocks of each finished round to `on_round`.
 
-    Without `watch`, only the worker's own readings are checked. `usual` carries the typical value of
-    the frequency probe from launch to launch. `device_users` counts other processes of a sweep that use
+    Without `watch`, only the worker's own readings are checked. `usual` has the typical value of
+    the frequency probe in earlier launches. `device_users` counts other processes of a sweep that use
     the device, around each block.
     """
     method = choose_reseat(processes.settings.reseat, processes.variants, processes.workload.device)

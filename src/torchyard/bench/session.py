@@ -3,7 +3,7 @@
 A launch starts fresh processes, measures rounds, and ends them. After each launch from the
 `min_launches`-th on there is an interim analysis, with the share of the time budget that is used as
 the information fraction, so that `stats.stopping` controls the error rate for any number of
-analyses. A candidate that is decided leaves; the session ends when none remains, when the time budget
+analyses. A decided candidate is no longer measured; the session ends when none remains, when the time budget
 is used up, or when a verdict within it is very unlikely (`bench.pacing`).
 """
 
@@ -99,7 +99,7 @@ class WorkloadSession(SessionData):
         """`turn` serializes timing with other sessions; `cache` is a folder of compiled artifacts.
 
         Processes are forked from `templates`, where given and safe: at once, or only when many launches
-        follow. `gate` is asked before each launch.
+        follow. Each launch waits for the permission of `gate`.
         `processes_of` creates the processes of a launch.
         """
         super().__init__(study, workload)
@@ -178,7 +178,7 @@ class WorkloadSession(SessionData):
             self._clock.waited(self._turn.waited_s + self._gate.waited_s)
 
     def _active_s(self) -> float:
-        """Return a time that stands still while the session waits for others."""
+        """Return the elapsed time without the time in which the session waited for others."""
         return time.monotonic() - self._turn.waited_s - self._gate.waited_s
 
     def _provisional(self) -> ProvisionalResults:
@@ -349,7 +349,7 @@ class WorkloadSession(SessionData):
                 self._prepared.peaks[variant.name] = peak
 
     def _recheck(self, processes: LaunchProcesses, number: int) -> None:
-        """Check every candidate again; the blocks of a process that dies here are kept."""
+        """Check every candidate again; if a process crashes here, its blocks are kept."""
         if not self._prepared.is_checked:
             return
         self._say("phase", f"launch {number + 1}: checking results again")
@@ -426,8 +426,8 @@ class WorkloadSession(SessionData):
     def _remove_failed(self, failed: VariantFailed) -> None:
         """Remove a failed candidate, or all of them if the baseline failed.
 
-        If a process crashed in which other candidates had run, the culprit is unknown. All stay then,
-        and from the next launch on each candidate has its own process.
+        If other candidates had run in the process that crashed, the cause is unknown. All candidates are
+        measured further then, each in its own process from the next launch on.
         """
         name = failed.failure.variant
         crashed = failed.failure.kind == "crashed" and not failed.process_alive
@@ -522,7 +522,7 @@ class WorkloadSession(SessionData):
 
 
 def _cuda_environment(study: Study) -> dict[str, str]:
-    """Return the environment that determines which GPU is `cuda:0` in the processes of the variants.
+    """Return the environment variable that selects the GPU `cuda:0` in the processes of the variants.
 
     If variants differ in it, the value matches no GPU: the clock of another GPU would be misleading.
     """

@@ -290,7 +290,7 @@ _DYNAMIC_ATTRIBUTES: Final = frozenset({"modules", "__dict__"})
 def check_user_file(path: Path, name: str, *, where: str, same_python: bool) -> None:
     """Raise UsageError if the file is unusable or does not bind `name`; an empty name is not checked.
 
-    `same_python` says that a target has this Python. The syntax of another Python may be newer, so
+    `same_python`: whether a target has this Python. The syntax of another Python may be newer, so
     that a file which cannot be parsed here is left to the worker.
     """
     try:

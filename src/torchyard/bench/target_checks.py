@@ -129,7 +129,7 @@ def check_seen(device: str, facts: Mapping[str, Any]) -> None:
     if indexed_device(device) not in {text.partition(" ")[0] for text in devices}:
         raise UsageError(
             f"--device: {device!r} is not visible to the target",
-            why=f"it sees: {', '.join(devices) or 'nothing'}",
+            why=f"its devices: {', '.join(devices) or 'none'}",
             hint="use one of these devices, a target whose torch supports the device, or another "
             "CUDA_VISIBLE_DEVICES",
         )

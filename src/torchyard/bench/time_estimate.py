@@ -109,7 +109,7 @@ class Range:
 
 
 def is_count_fixed(budget: Budget) -> bool:
-    """Whether the user asked for a number of launches, which time does not cut."""
+    """Whether the user requested a number of launches, which the time budget does not reduce."""
     return budget.min_launches == budget.max_launches or budget.min_launches > Budget.min_launches
 
 
@@ -169,7 +169,7 @@ class EarlierRun:
     def expected_s(self, budget: Budget) -> float:
         """Return the expected wall time with this budget.
 
-        Measuring that was decided ends at the same time again; otherwise it uses the whole budget.
+        A comparison that was decided is expected to take as long again, any other the whole budget.
         """
         measured_s = self.measured_s
         if not self.same_budget:
@@ -243,7 +243,7 @@ def machine_of_workloads(
 ) -> str:
     """Return the machine name that a run of these workloads here will have.
 
-    The name contains the GPU models, which only torch knows: `targets` are handshakes of workers.
+    The name contains the GPU models, which only torch can report: `targets` are handshakes of workers.
     """
     return machine_name(
         {

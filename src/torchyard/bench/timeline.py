@@ -1,9 +1,9 @@
-"""Where the wall time of a session goes: the phases of its launches, and their sums.
+"""The wall time of a session by phase of its launches, and the sums.
 
 A phase is a request to a worker process, or what the controller does between requests. Phases can
-contain others: a block its timed part, an accuracy check the first call of a variant, a request the
-times in which its process was paused or waited for the device. A moment
-counts for the innermost phase, so that the sums add up to the wall time.
+contain others: a block contains its timed part, an accuracy check the first call of a variant, a
+request the times in which its process was paused or waited for the device. Each moment counts for
+the innermost phase only, so that the sums add up to the wall time.
 """
 
 from __future__ import annotations

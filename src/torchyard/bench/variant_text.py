@@ -91,7 +91,7 @@ class Parts:
         return next(iter(self.targets.values()), self.here)
 
     def words(self) -> list[str]:
-        """Return every word that is a valid part."""
+        """Return all texts that are a valid part."""
         named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, DEFAULT_TARGET]
         settings = [f"{head}.NAME=VALUE" for head in options.PREFIXES] + ["threads=N"]
         return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME", *options.names(), *settings]

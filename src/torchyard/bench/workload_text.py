@@ -1,7 +1,7 @@
 """Workloads from text and from the catalog: `models/gpt`, `matmul:size=500`, `mine.py:thing`.
 
-Knows the names and modes of the catalog. The suite, in the worker, decides what a parameter means
-and whether a file of the user holds a workload.
+Checks the names and modes of the catalog. Parameters, and files of the user, are interpreted by the
+suite, in the worker.
 
 One text may name several shapes: `A|B|C` are these values, `A..B` doubles from A to B, `A..BxF`
 multiplies by F, and `A..B+S` adds S; B is included only if it is reached exactly. Several such

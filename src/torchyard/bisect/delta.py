@@ -4,7 +4,7 @@ Starts from all bad values and removes as many as possible (ddmin, Zeller and Hi
 settings that matter only together stay together. A set keeps the difference if it loses less than
 a quarter of it against all bad values. That is a sequential test of pairs; test i of a search may
 err with probability alpha / (i (i + 1)), which sums to alpha. Undecided tests keep their settings.
-Knows no programs: `measure` returns a round of some sets. Tests are replayed from the stored rounds,
+Independent of programs: `measure` returns a round of some sets. Tests are replayed from the stored rounds,
 so a search resumes where it was interrupted.
 """
 

@@ -1,6 +1,6 @@
 """Comparison of the good and the bad end, before a search begins: they must differ.
 
-Knows neither git nor programs.
+Independent of git and of programs.
 """
 
 from __future__ import annotations

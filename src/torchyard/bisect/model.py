@@ -285,7 +285,7 @@ def open_folder(folder: Path, request: Request) -> Iterator[SearchFolder]:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     try:
         _lock(descriptor, folder)
         if path.exists():

@@ -1,6 +1,6 @@
 """Noise of the runs of revisions: outliers, variances, and whether two revisions differ by their own runs.
 
-Knows no change points: what is said here does not depend on a hypothesis. No I/O.
+Independent of change points: results do not depend on a hypothesis. No I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The search: compare both ends, then measure the revision that halves the posterior, until decided.
 
-Knows neither git nor programs: `measure` returns a round of some revisions. Simulations run the same
+Independent of git and of programs: `measure` returns a round of some revisions. Simulations run the same
 code.
 """
 

@@ -153,7 +153,7 @@ def open_lock_file(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise write_error(path, error, kept="what is there") from error
+        raise write_error(path, error, kept="existing data") from error
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def exclusive_run_lock(lock_file: Path) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
         except OSError as error:
-            raise write_error(lock_file, error, kept="what is there") from error
+            raise write_error(lock_file, error, kept="existing data") from error
         yield
     finally:
         os.close(descriptor)

@@ -2,7 +2,7 @@
 
 These dataclasses are the grammar of recipe files: a key that is not a field here is an error that
 names the nearest valid key. `fill_placeholders` replaces the {placeholders} of a recipe: paths and versions
-that only the plan knows. `recipe_file` reads the files and merges variants into one `Recipe`.
+that only the plan has. `recipe_file` reads the files and merges variants into one `Recipe`.
 """
 
 from __future__ import annotations

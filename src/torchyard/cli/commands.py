@@ -117,7 +117,7 @@ Examples:
   torchyard bench --suite kernels --target old=~/a/venv --target new=~/b/venv
   torchyard report latest --format html --output report.html
 
-Compare two ways to run PyTorch with statistics that hold on noisy machines.
+Compare two ways to run PyTorch, with statistics that account for noise.
 """
 
 

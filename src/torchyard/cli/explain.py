@@ -108,7 +108,7 @@ def _patterns() -> dict[str, dict[str, str]]:
 
 
 def _signatures() -> dict[str, dict[str, str]]:
-    """Return the known causes of failed builds: not part of the list, which would triple."""
+    """Return the known causes of failed builds, which are not in the list of all terms."""
     from torchyard.builds.diagnosis.signature import load_signatures, worded
 
     entries = {}
@@ -116,7 +116,7 @@ def _signatures() -> dict[str, dict[str, str]]:
         fixes = "".join(f" {_sentence(remedy)}" for remedy in row.remedy)
         references = f" See {', '.join(row.references)}." if row.references else ""
         text = f"{_sentence(row.cause)} Suggested fix:{fixes}{references}"
-        # Some are also other terms, such as `interrupted`: those need the prefix.
+        # Some names are also other terms, such as `interrupted`: they are found with the prefix.
         entries[row.id] = entries[f"build-{row.id}"] = {
             "kind": f"build failure, {row.level}",
             "short": row.title,

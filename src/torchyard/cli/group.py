@@ -173,4 +173,4 @@ _SETTINGS: Final[dict[str, Any]] = {
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 @click.version_option(__version__, prog_name="torchyard", message="%(prog)s %(version)s")
 def program() -> None:
-    """Compare two ways to run PyTorch with statistics that hold on noisy machines."""
+    """Compare two ways to run PyTorch, with statistics that account for noise."""

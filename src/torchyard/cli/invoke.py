@@ -31,7 +31,7 @@ _HINTS = {
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run a command line and return its exit code. Raises nothing but SystemExit of completion.
+    """Run a command line and return its exit code. Raises only SystemExit, by completion.
 
     SIGTERM and SIGHUP end every command like Ctrl-C, with exit code 128 plus the signal number.
     """

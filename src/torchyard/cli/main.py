@@ -1,7 +1,7 @@
 """Entry point of the `torchyard` program.
 
 Answers `--help` and `--version` without loading click and hands everything else to `invoke`.
-Imports nothing heavy at the top: `torchyard --help` should take little longer than starting Python.
+Imports no large modules at the top: `torchyard --help` should take little longer than starting Python.
 """
 
 import os

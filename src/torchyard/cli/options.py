@@ -102,7 +102,7 @@ def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
 
 
 MAX_COUNT: Final = 1_000_000_000
-"""Upper bound of counts that nothing else limits."""
+"""Upper bound of counts without another limit."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 
 
@@ -145,7 +145,7 @@ class Number(click.FloatRange):
         return f"x>={self.min}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Reject infinity and nan, which passes every range check."""
+        """Reject infinity, and nan, which passes range checks."""
         if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
             self.fail(f"{value[:80]!r} is not a number", param, ctx)
         return super().convert(value, param, ctx)

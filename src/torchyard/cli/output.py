@@ -130,7 +130,7 @@ def wants_color(stream: TextIO) -> bool:
 def check_writable(path: Path, *, option: str) -> None:
     """Raise UsageError if a file cannot be written; missing folders are created.
 
-    Called before long work, so that its result is not lost.
+    Called before a long computation, so that its result is not lost.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,7 @@ def _on_bar(collector: ComparisonCollector, progress: Progress) -> Listener:
             progress.console.print(text, markup=False, highlight=False)
             progress.update(task, completed=event.fraction, remaining=remaining)
             return
-        # Warnings are notes of the table, too. What happens comes first: a narrow terminal cuts the rest.
+        # Warnings are also notes of the table. The activity comes first: a narrow terminal truncates the rest.
         mark = "warning: " if event.kind == "warning" else ""
         text = printable(f"{mark}{event.text}" + (f" ({event.workload})" if event.workload else ""))
         progress.update(task, description=text, completed=event.fraction, remaining=remaining)
@@ -109,8 +109,8 @@ def _on_bar(collector: ComparisonCollector, progress: Progress) -> Listener:
 class _Lines:
     """Events as log lines, rate-limited.
 
-    A line that follows another too soon is delayed, and replaced by any newer one; so the log
-    always ends with the current activity.
+    A line shortly after another one is delayed, and replaced by a newer one, so that the log ends
+    with the current activity.
     """
 
     def __init__(self, collector: ComparisonCollector) -> None:

@@ -172,13 +172,13 @@ def _checked(value: object, option: click.Option, where: str) -> object:
     """Return the value; raise UsageError if it has the wrong type for the option."""
     if option.is_flag != isinstance(value, bool):
         hint = "use true or false" if option.is_flag else "use a text or a number"
-        raise UsageError(f"{where}: {value!r} is no value of this option", hint=hint)
+        raise UsageError(f"{where}: {value!r} is not a valid value of this option", hint=hint)
     if option.multiple != isinstance(value, list):
         hint = 'use a list, such as ["..."]' if option.multiple else "use one value, not a list"
-        raise UsageError(f"{where}: {value!r} is no value of this option", hint=hint)
+        raise UsageError(f"{where}: {value!r} is not a valid value of this option", hint=hint)
     values = value if isinstance(value, list) else [value]
     if any(isinstance(one, (dict, list)) for one in values):
-        raise UsageError(f"{where}: a table is no value of this option", hint="use a text")
+        raise UsageError(f"{where}: a table is not a valid value of this option", hint="use a text")
     # As on the command line: options parse their text.
     texts = [one if isinstance(one, bool) else str(one) for one in values]
     return texts if option.multiple else texts[0]

@@ -3,7 +3,7 @@
 A closed descriptor would be reused by the next file that is opened, so closed ones are opened on
 /dev/null first. Messages that cannot be written to stderr are dropped: they must never end a
 measurement. Data that cannot be written to stdout is an error, because the user asked for it.
-Imports nothing that `torchyard --help` does not load anyway.
+Imports only modules that `torchyard --help` loads, too.
 """
 
 import errno

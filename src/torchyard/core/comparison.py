@@ -54,7 +54,7 @@ class AccuracyStatus(StrEnum):
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
     LESS_ACCURATE = "less-accurate"
-    """Correct within rounding error, but measurably less accurate than the baseline."""
+    """Errors of a lower precision than the candidate's, without outliers or systematic deviation."""
     RANDOM = "random"
     """The candidate draws other random numbers than the baseline: not checked."""
     NONDETERMINISTIC = "nondeterministic"

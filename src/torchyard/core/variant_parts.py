@@ -162,7 +162,7 @@ _NOT_DEVICES: Final = {
 def check_device(text: str, *, where: str, kinds: Collection[str] = ()) -> str:
     """Return the device; raise UsageError if it cannot be one, or if its type is not among `kinds`.
 
-    Only the target's torch knows which other device types exist.
+    Which other device types exist depends on the target's torch.
     """
     match = _DEVICE.fullmatch(text)
     kind = text.strip().lower().partition(":")[0]

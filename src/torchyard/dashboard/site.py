@@ -74,7 +74,7 @@ class SiteFolder:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise write_error(path, error, kept="what is there") from error
+            raise write_error(path, error, kept="existing data") from error
         replace_file(path, data.decode("utf-8"))
         self.written += 1
 
@@ -113,7 +113,7 @@ def _claimed(folder: Path) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise _foreign_folder_error(folder, f"its {MARKER} is damaged") from error
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     if not exists:
         return {}
     files = facts.get("files") if isinstance(facts, dict) else None
@@ -263,7 +263,7 @@ class _Site:
     def _key(self, *runs: RunEntry | None) -> str:
         """Return a digest of everything that a page of these runs depends on."""
         if self._share:
-            # Replacements of private text are chosen anew each time.
+            # Replacements of private text are chosen again each time.
             return ""
         facts: list[object] = [__version__, style_name(), runtime_name()]
         for run in runs:

@@ -64,7 +64,7 @@ def replace_json(path: Path, value: object) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(path, error, kept="what is there") from error
+        raise write_error(path, error, kept="existing data") from error
     replace_file(path, to_json_text(value, indent=1) + "\n")
 
 

@@ -3,7 +3,7 @@
 `Machine` is what every reader and knob receives: the file tree and the GPU libraries. `FileKnob`
 is the base for knobs whose places are files and whose values are the texts of these files, as in
 most of /proc/sys and /sys: the knob's own module names the files and the requested values, and
-how a text is parsed and compared where it is not plain. A knob knows nothing of the journal and
+how a text is parsed and compared where it is not plain. A knob is independent of the journal and
 of other knobs; all knobs and their order are listed in `knobs/__init__.py`, their texts in
 `knobs/knobs.toml`.
 """

@@ -4,7 +4,7 @@ One instance serves a whole run, so that the same path, host or user has the sam
 everywhere: `<path-1>`, `<host-1>`, `<user-1>`. Known words (hosts, users, values of variables) are
 matched as whole words; paths, addresses, `user@host` and `NAME=value` by their form. When in doubt,
 more is redacted rather than less. Paths of kernel file systems and paths inside well-known packages
-stay: they are the same everywhere. Knows nothing about runs. No I/O.
+stay: they are the same everywhere. Independent of runs. No I/O.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Text from outside may be in the data and titles of a spec, never in an expressio
 which Vega evaluates. The runtime (Vega, Vega-Lite and Vega-Embed, bundled by vl-convert) draws
 without `eval`, so a page can forbid every other script. Bundling takes seconds, so the result is
 cached in the user's cache folder. Without vl-convert, a sentence replaces the chart; vl-convert is
-loaded when a chart is drawn. Knows nothing about runs.
+loaded when a chart is drawn. Independent of runs.
 """
 
 from __future__ import annotations

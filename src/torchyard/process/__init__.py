@@ -1,1 +1,1 @@
-"""Start, monitor, query and end worker processes. Linux only; knows nothing about measuring."""
+"""Start, monitor, query and end worker processes. Linux only; independent of measuring."""

@@ -5,7 +5,7 @@ cells of a sweep are separate processes and share the templates of their driver.
 socket in a private folder, whose path they get in an environment variable, for the socket of a
 template, and then talk to the template itself (`fork_target`).
 
-A template that dies is not replaced: workers are started afresh then, and the run says why.
+A template that dies is not replaced: workers are started without it then, and the run has a note.
 """
 
 from __future__ import annotations

@@ -518,7 +518,7 @@ class WorkerProcess:
 
 
 class WorkersAsOne:
-    """Workers that answer as one."""
+    """Workers that act as one."""
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
         self._workers = tuple(workers)

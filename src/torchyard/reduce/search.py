@@ -6,7 +6,7 @@ err with probability alpha / (i (i + 1)), shared by its looks at the data. What 
 Peak memory and wrong results do not depend on what else runs: one measurement decides.
 A search that starts from a part of an attribution keeps 40 % of the loss of that part instead, which is
 a share of the time of the baseline: it scales with the speed of the machine.
-Knows no torch: `measure` times a program.
+Independent of torch: `measure` times a program.
 """
 
 from __future__ import annotations

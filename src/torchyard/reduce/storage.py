@@ -33,7 +33,7 @@ class RoundStore:
                 shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise write_error(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="existing data") from error
         replace_json(folder / "request.json", document)
         paths = sorted(folder.glob("records-*.jsonl"))
         self._stored = [record for path in paths for _, record in read_records(path)]

@@ -68,7 +68,7 @@ def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | N
         partial.replace(path)
         return path.stat().st_size
     except OSError as error:
-        raise write_error(path, error, kept="what was there") from error
+        raise write_error(path, error, kept="existing data") from error
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -128,7 +128,7 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
             f"{path} is not a complete archive", why=str(error), hint="create or download it again"
         ) from error
     except OSError as error:
-        raise write_error(path, error, kept="every run that was there") from error
+        raise write_error(path, error, kept="every existing run") from error
 
 
 class _Bounded(io.RawIOBase):

@@ -98,7 +98,7 @@ def new_run_folder(home: Path) -> Path:
                 ) from None
             continue
         except OSError as error:
-            raise write_error(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="existing data") from error
         # Within the same millisecond, the next folder could sort before this one.
         time.sleep(0.001)
         return folder
@@ -120,7 +120,7 @@ def create_folder(folder: Path, *, what: str, subfolders: Sequence[str] = ()) ->
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"{folder} is not a folder", hint="use another folder") from error
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     return folder
 
 
@@ -167,7 +167,7 @@ def remove_run_folder(folder: Path) -> None:
     try:
         shutil.rmtree(removed)
     except OSError as error:
-        raise write_error(removed, error, kept="the rest of it") from error
+        raise write_error(removed, error, kept="the rest") from error
 
 
 def _run_facts(folder: Path) -> Mapping[str, Any] | None:
@@ -226,7 +226,7 @@ def new_output_folder(folder: Path | None, *, home: Path) -> Path:
             raise UsageError(f"{folder} already exists", hint="use a new or empty folder")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     return folder.absolute()
 
 

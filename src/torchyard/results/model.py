@@ -1,7 +1,7 @@
 """Entries of the index of runs, the filters on them, and histories with their changes. No I/O.
 
 Entries are rows of the index, enough to list and filter runs and to draw a history. Everything else
-is in the run folders, which are the source of truth. The metric of a history is a speedup (higher is
+is in the run folders, which are authoritative. The metric of a history is a speedup (higher is
 better), or a time or size (lower is better).
 """
 
@@ -14,7 +14,7 @@ from torchyard.core.comparison import Interval, Verdict
 
 Metric = Literal["speedup", "time", "compile", "memory"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
-"""The candidate's speedup over its baseline, which is paired and therefore robust on a noisy machine,
+"""The candidate's speedup over its baseline, which is paired and therefore less affected by noise,
 or the candidate's own time (ns), cold compile time (s) or peak memory (bytes)."""
 
 

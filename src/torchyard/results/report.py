@@ -111,7 +111,7 @@ def _short(revision: str) -> str:
 
 
 def _bracketed(entry: ComparisonEntry, text: str) -> str:
-    """Put numbers that do not count in parentheses."""
+    """Put untrusted and wrong numbers in parentheses."""
     return f"({text})" if text and (not entry.trusted or entry.verdict in WITHOUT_SPEED) else text
 
 

@@ -229,7 +229,7 @@ def _staging(home: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     try:
         yield folder
     finally:
@@ -280,7 +280,7 @@ def _move_into_place(folder: Path, place: Path, staging: Path) -> None:
         (folder / RUN_FILE).write_bytes(_with_end(folder / RUN_FILE))
         folder.rename(place)
     except OSError as error:
-        raise write_error(place, error, kept="every run that was there") from error
+        raise write_error(place, error, kept="every existing run") from error
 
 
 def _with_end(path: Path) -> bytes:

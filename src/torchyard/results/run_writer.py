@@ -8,7 +8,7 @@
     logs/               output of the workers
     SHA256SUMS          checksums of all of these, written when the run ends
 
-Once a call of `RunWriter` has returned, its data is durable. Progress is only useful while the run is
+When a call of `RunWriter` has returned, its data is durable. Progress is only useful while the run is
 running: it is not synced, a failed write ends the progress file but not the run, and readers treat a
 missing file as empty.
 """
@@ -150,7 +150,7 @@ class RunWriter:
         except (FileExistsError, NotADirectoryError) as error:
             raise _not_empty_error(folder) from error
         except OSError as error:
-            raise write_error(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="existing data") from error
         writer._write_facts()
         return writer
 

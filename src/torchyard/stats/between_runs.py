@@ -1,14 +1,13 @@
 """Compare the speedups of two runs against the same baseline, with a confidence interval.
 
-Within a run the speedup is paired, so the speed of the machine on that day cancels. The
-difference of two log speedups is a Welch comparison over launches, with two additions. A run with
-interim analyses has an interval wider than Student's; its standard error is widened accordingly,
-so that the price of the interim analyses is kept. And the same code can have another speedup in
-another session (other physical memory, other temperature), which no number of launches within two
-sessions can show; so a between-session standard deviation is added: an allowance, or what several
-sessions of one side show if that is larger.
+Within a run the speedup is paired, so the speed of the machine on that day cancels. Two log speedups
+are compared by Welch's test over launches, with two additions. A run with interim analyses has an
+interval wider than Student's; its standard error is increased accordingly. And the same code can have
+a different speedup in another session (other physical memory, other temperature), which launches
+within two sessions cannot show; so a between-session standard deviation is added: an assumed one, or
+that of several sessions of one side if it is larger.
 
-Works on effects on the log scale; does not know runs, workloads or machines.
+Works on effects on the log scale; independent of runs, workloads and machines.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def difference(
 
 
 def mean_effect(effects: Sequence[Effect], *, session_sd: float = 0.0) -> Effect:
-    """Return the mean over workloads; the between-session error is shared and does not average out.
+    """Return the mean over workloads; the between-session error is shared, so the mean does not reduce it.
 
     `session_sd` is the part of every effect's error that comes from sessions of both sides.
     """

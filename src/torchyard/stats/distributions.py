@@ -5,8 +5,8 @@ method): relative accuracy is 1e-9 or better up to a million degrees of freedom,
 1e-280, and about 1e-8 beyond, where rounding of the argument dominates.
 
 The sign test and the interval of the median describe a single launch. The order inside each pair is
-random, so without a difference the sign of a log speedup is a fair coin, whatever the noise. They
-say nothing about other launches.
+random, so without a difference both signs of a log speedup are equally likely, for any noise. They
+are not valid for other launches.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def estimate(
     analysis. The last fraction is 1 if time or launches ran out, and keeps its value if the comparison
     stopped because it was decided. Without any launch, `speedup` is 1 and meaningless: `launches` is
     0, the interval is None, and a reason states it. `mean_launches` contains the same pairs from block
-    means. `never_same` are reasons that rule out the verdict *same* whatever the interval.
+    means. `never_same` are reasons that exclude the verdict *same* for any interval.
     """
     _check_budget(budget)
     effects = launch_effects(launches)
@@ -176,8 +176,8 @@ def estimate(
 def decided(estimate: Estimate, budget: Budget) -> bool:
     """Whether measuring may stop: a verdict with the requested precision, or precise for its size.
 
-    A half-width of a quarter of the effect is enough, and a third after two launches: nobody needs
-    2.00x to within 1 %.
+    A half-width of a quarter of the effect is enough, and a third after two launches: a large effect
+    need not be known to within 1 %.
     """
     if budget.precision_goal <= 0.0 or estimate.interval is None:
         return False
@@ -230,7 +230,7 @@ def _center(
 
 @dataclass(frozen=True, kw_only=True)
 class InterimResult:
-    """What planning needs of one candidate: effect, spread between launches, noise of pairs."""
+    """Input of the planning for one candidate: effect, spread between launches, noise of pairs."""
 
     effect: float | None
     """Mean log speedup over launches; None without a clean pair."""

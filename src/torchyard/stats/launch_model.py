@@ -2,15 +2,15 @@
 
 Effects of launches are y = theta + b + e: the true effect, the deviation of this launch with standard
 deviation tau, and the error of its pairs with variance v. With two or three launches the observed
-standard deviation says little about tau, and Student's t, which uses nothing else, gives intervals
-that are useless. A grid of values of tau with a prior keeps the information that launches rarely
-differ by more than some percent, without assuming it: 80 % of the prior is flat on the log scale
+standard deviation hardly determines tau, and the intervals of Student's t, which uses nothing else, are
+too wide to be useful. A prior on a grid of values of tau expresses that launches rarely differ by more
+than some percent, without assuming it: 80 % of the prior is flat on the log scale
 from 0.03 % to 150 %, and 20 % is concentrated around 1.2 %, the typical spread that
 docs/explanation/statistics.md reports. Averaged over the prior, levels are exact (theta has a flat
 prior); for a given tau they are close, and `benchmarks/simulate_errors.py` measures how close.
 
-Launches can also fall into modes far apart (another kernel, another page size). Few launches may all
-be of one mode, so a share of the probability, 1.6 / 4^K, is reserved for that: then the mean is
+Launches can also fall into distant modes (another kernel, another page size). A few launches may all
+be of one mode, so a probability of 1.6 / 4^K is reserved for that: then the mean is
 normal with a standard deviation of 25 % after two launches and 12 % after more.
 
 `estimate_difference` applies the prior to differences of times, such as the contribution of one
@@ -53,7 +53,7 @@ _NEGLIGIBLE: Final = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSummary:
-    """What the model needs of the launches: number, standard deviation, variance that pairs imply."""
+    """Input of the model: number of launches, standard deviation, variance that pairs imply."""
 
     launches: int
     spread: float
@@ -147,7 +147,7 @@ def half_width(summary: LaunchSummary, level: float) -> float:
             return math.inf
         at_high = excess(high)
     for _ in range(_MAX_STEPS):
-        # False position with the Illinois rule: halve the value of an end that stays twice.
+        # False position with the Illinois rule: halve the value of an end that was kept twice.
         middle = (low * at_high - high * at_low) / (at_high - at_low)
         value = excess(middle)
         if value > 0.0:
@@ -255,8 +255,9 @@ class Difference:
 def estimate_difference(launches: Sequence[Sequence[float]], *, alpha: float = 0.05) -> Difference:
     """Estimate from the relative differences in the rounds of each launch.
 
-    With a single launch, nothing is known about others: the interval is infinite. Modes of single
-    operators are further apart than those of whole programs: 25 % also after more than two launches.
+    With a single launch, the interval is infinite: the variation between launches is unknown. Modes
+    of single operators are further apart than those of whole programs: 25 % also after more than two
+    launches.
     """
     effects = [fmean(rounds) for rounds in launches]
     mean, count = fmean(effects), len(effects)

@@ -1,7 +1,7 @@
 """Launch-level statistics: one effect per launch, and the variation within and between launches.
 
-A launch draws a memory layout and keeps it, so its pairs share an error that no number of pairs
-removes; the launch is the independent unit. The pairs set a lower bound on the variance between
+A launch has one memory layout, so its pairs share an error that more pairs do not reduce; the launch
+is the independent unit. The pairs set a lower bound on the variance between
 launches: medians of noisy pairs cannot be more precise than the pairs allow, even if a few launches
 happen to agree.
 """
@@ -84,7 +84,7 @@ def pair_floor(launches: Sequence[Sequence[float]]) -> float:
     The larger one of two estimates. Both pool the residuals of all launches. The first is
     (pi / 2) * pair_sd^2 * mean(1 / n), which assumes a distribution that is near normal in its
     middle. The second is the variance of a median of n values drawn from the residuals (Maritz &
-    Jarrett 1978): it also sees two modes, where the median of few pairs jumps between them while
+    Jarrett 1978): it is also large with two modes, between which the median of few pairs jumps while
     the median absolute deviation stays small. 0 when no launch has two pairs.
     """
     residuals = _residuals(launches)
@@ -105,9 +105,9 @@ def pair_floor(launches: Sequence[Sequence[float]]) -> float:
 def _residuals(launches: Sequence[Sequence[float]]) -> Effects | None:
     """Return deviations of pairs from their launch median, corrected for the fitted median.
 
-    The middle value of an odd number of pairs deviates by 0 by construction and is left out, which
-    leaves an unbiased median absolute deviation. Of an even number all are too small: by sqrt(2) at
-    two pairs, else by about n / (n - 1.3) (simulated: 4 % at 4 pairs, below 1 % from 6 on).
+    The middle value of an odd number of pairs deviates by 0 by construction and is excluded, so that the
+    median absolute deviation is unbiased. The deviations of an even number are all too small: by sqrt(2)
+    for two pairs, else by about n / (n - 1.3) (simulated: 4 % at 4 pairs, below 1 % from 6 on).
     """
     residuals = []
     for pairs in launches:

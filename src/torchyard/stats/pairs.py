@@ -2,10 +2,10 @@
 
 A pair is the baseline's block and a candidate's block of one round. Its value is the log of
 baseline time divided by candidate time. Disturbed pairs are dropped as long as most pairs are clean
-and both variants are disturbed equally often. On a machine that is noisy throughout, all pairs are
-kept (the random order inside a pair keeps the comparison fair), and the comparison says that it
-describes a noisy machine. A disturbance that occurs with one variant only, such as page faults of
-the candidate, is part of that variant's cost: all pairs are kept, and the verdict cannot be *same*.
+and both variants are disturbed equally often. If most pairs are disturbed, all pairs are kept (the
+order inside a pair is random, so there is no bias), and the comparison is untrusted. A disturbance
+that occurs with one variant only, such as page faults of the candidate, is part of that variant's
+cost: all pairs are kept, and the verdict cannot be *same*.
 
 Pure functions of recorded blocks, so that an old run can be analyzed again.
 """
@@ -25,7 +25,7 @@ from torchyard.stats.distributions import two_counts_p
 MIN_CLEAN_PAIRS: Final = 3
 """A launch with fewer clean pairs is excluded, except for whole programs: each run is a launch."""
 DIRTY_SHARE_LIMIT: Final = 0.5
-"""Share of disturbed pairs above which the machine counts as noisy throughout."""
+"""Share of disturbed pairs above which a comparison is untrusted (noisy machine)."""
 ONE_SIDED_P: Final = 0.01
 """p-value of the sign test below which a disturbance is attributed to one variant."""
 ONE_SIDED_SHARE: Final = 0.02

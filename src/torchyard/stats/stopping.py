@@ -38,9 +38,9 @@ without bias, and errors of the analyses average out in the sum, so this may be 
 _SEED: Final = 20_011
 _SPENDING_POWER: Final = 3
 _EARLY_SHARE: Final = 0.2
-"""Share of alpha that may be spent however little time is used: large effects are decided at once."""
+"""Share of alpha that may be spent however early the analysis is, so that large effects are decided early."""
 _LARGEST_SHARES: Final = {2: 0.1, 3: 0.75}
-"""Largest share of alpha that so few launches may spend, because the prior weighs most there."""
+"""Largest share of alpha after this number of launches, because the result depends most on the prior."""
 _CROSSED_SHARE: Final = 0.6
 _MAX_INCREMENT_FACTOR: Final = 1.25
 _RECURSION_STEP: Final = 100
@@ -156,7 +156,7 @@ def _stage(plan: tuple[InterimAnalysis, ...], alpha: float) -> _Stage:
     if len(plan) == 1:
         return _Stage(levels=(may_spend,), uncrossed=path_ps >= may_spend)
     before = _stage(plan[:-1], alpha)
-    # Bonferroni: valid whatever happened before, and the only choice far out in the tail.
+    # Bonferroni: valid for any earlier result, and the only choice far out in the tail.
     increment = may_spend - cumulative_alpha(alpha, plan[-2])
     level = max(0.0, increment)
     reaching = path_ps[before.uncrossed]

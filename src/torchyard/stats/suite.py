@@ -80,7 +80,7 @@ def _launches_for_a_claim(budget: Budget) -> int:
 def demote(estimate: Estimate, alpha: float, *, family: str = "run") -> Estimate:
     """Change faster and slower to undecided if the adjusted p-value is above alpha.
 
-    `same` stays: it is based on the interval, not on a test of no difference.
+    `same` is kept: it is based on the interval, not on a test of no difference.
     """
     claims = estimate.verdict in {Verdict.FASTER, Verdict.SLOWER}
     if not claims or estimate.p_adjusted is None or estimate.p_adjusted <= alpha:
@@ -101,7 +101,7 @@ def selected_intervals(
 
     The expected share of selected intervals that miss the truth is at most alpha when each has the
     level 1 - alpha * R / m, R selected out of m (Benjamini & Yekutieli 2005). An estimate from a
-    single launch keeps the interval that it has.
+    single launch keeps its interval.
     """
     level = alpha * len(chosen) / max(out_of, len(chosen), 1)
     intervals = []
@@ -181,7 +181,7 @@ def wilson_interval(count: int, total: int, *, confidence: float = 0.95) -> Inte
 
 
 def chance_of_at_least(count: int, total: int, rate: float) -> float:
-    """Return P(K >= count) for a binomial K: the probability of so many alarms at that rate."""
+    """Return P(K >= count) for a binomial K: the probability of at least `count` alarms at that rate."""
     _check(count, total)
     if not 0.0 < rate < 1.0:
         raise ValueError(f"rate must be between 0 and 1, not {rate!r}")

@@ -17,7 +17,7 @@ from typing import Any
 
 
 class _CallablePackage(ModuleType):
-    """Lets `torchyard.sweep` be both the function of the Python API and this package."""
+    """Module type with which `torchyard.sweep` is both the function of the Python API and this package."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run `torchyard.api.sweep`."""

@@ -1,7 +1,7 @@
 """Calibrate a sweep: one process per workload builds it and runs one eager iteration.
 
 Measures the startup time and the memory of a worker, and detects workloads that cannot run here.
-Those stay in the plan: their cell becomes a row with the reason. The result is saved in the sweep's
+They remain in the plan: their cell becomes a row with the reason. The result is saved in the sweep's
 folder after each workload, so that no workload is calibrated twice.
 """
 

@@ -1,7 +1,7 @@
 """Measure one cell of a sweep in this process: a bench run into the sweep's folder.
 
-The same on every executor. A finished cell is left alone, so that a job that a cluster starts twice
-does no harm. Every ending except a kill is recorded before the process exits. If the sweep searches
+The same on every executor. A finished cell is not measured again, so a cluster may start a job
+twice. Every ending except a kill is recorded before the process exits. If the sweep searches
 for the largest batch size, the search runs once for all attempts.
 """
 

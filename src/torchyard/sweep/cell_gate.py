@@ -2,8 +2,8 @@
 
 Driver and cell are connected by a pair of Unix sockets, whose ends are inherited. One message is one
 packet of JSON. The cell sends its progress (`CellReport`) and blocks; the driver answers `go` or
-`finish`. If the driver ends for any reason, the kernel closes its end, and the cell ends like after
-Ctrl-C. `STOP_SIGNAL` stops the launch in progress: the cell then ends with the launches it has.
+`finish`. If the driver ends for any reason, the kernel closes its end, and the cell ends as after
+Ctrl-C. `STOP_SIGNAL` stops the launch in progress: the cell then ends with its finished launches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGEST_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class OpenComparison:
-    """An undecided comparison: what the order of launches depends on."""
+    """An undecided comparison, from which the order of launches is computed."""
 
     log_speedup: float
     launch_sd: float | None
@@ -132,7 +132,7 @@ class CellGate(StoppableGate):
         if answer == FINISH:
             self.stop()
         elif answer != GO:
-            # The driver has ended. The signal that reports the same then finds its handler used up.
+            # The driver has ended. The signal that reports the same must not raise again.
             signal.raise_signal(signal.SIGINT)
             raise KeyboardInterrupt
         self._waiting = False
@@ -167,7 +167,7 @@ class DriverGate:
         return self.report is not None
 
     def answer(self, message: bytes) -> None:
-        """Answer a waiting cell; one that has ended meanwhile is noticed by its process."""
+        """Answer a waiting cell; if it has ended meanwhile, its process reports that."""
         self.report = None
         with suppress(OSError):
             self._socket.send(message)

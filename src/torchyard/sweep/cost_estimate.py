@@ -275,7 +275,7 @@ def compile_ranges(plan: SweepPlan, store: Store, *, machine: str) -> dict[str, 
 def machine_of_plan(plan: SweepPlan) -> str:
     """Return the machine name that runs of this sweep will have; "" if cells run elsewhere.
 
-    The name contains the GPU model, which only torch knows: a worker is queried for it.
+    The name contains the GPU model, which only torch can report: a worker is queried for it.
     """
     if plan.executor.name != "local":
         return ""

@@ -1,8 +1,8 @@
 """Execute a sweep: prepare its folder, run open cells, and join them into runs.
 
-The code that `torchyard sweep` and `torchyard.sweep` share; it prints nothing. Cells of a local sweep
-are separate processes that share template processes and compiled artifacts; the driver's environment,
-which they inherit, says where both are.
+Shared by `torchyard sweep` and `torchyard.sweep`; prints nothing. Cells of a local sweep are separate
+processes that share template processes and compiled artifacts, whose places are in the environment
+that they inherit.
 
 The driver submits cells to an executor, records how they ended, and retries them. All state is in the
 sweep's folder and in the executor. When a driver is killed, the next one continues and repeats no
@@ -39,7 +39,7 @@ from torchyard.sweep.summary import sweep_summary
 
 @contextmanager
 def shared_templates(folder: SweepFolder) -> Iterator[None]:
-    """Serve templates to the cells that are started inside the block, unless they run elsewhere."""
+    """Provide templates to the cells that are started inside the block, unless they run elsewhere."""
     plan = folder.plan
     forks = any(cell.study.settings.start != "fresh" for cell in plan.cells)
     if plan.executor.name != "local" or not forks or sys.platform != "linux":
@@ -63,7 +63,7 @@ def shared_templates(folder: SweepFolder) -> Iterator[None]:
 
 
 def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
-    """Return the command of a cell, with this interpreter, which cluster nodes must see too."""
+    """Return the command of a cell, with this interpreter, which must exist on cluster nodes, too."""
     return [sys.executable, "-m", "torchyard", "sweep-cell", str(folder.folder), cell]
 
 
@@ -220,7 +220,7 @@ class SweepDriver:
         `deadline_s` is the end of the time budget (`time.monotonic`), which the executor enforces.
 
         `take_over` ends attempts of other processes that may still run. `wait_s` is how long to wait
-        for those, when nothing else is left, until they end or count as lost.
+        for those, after all other cells, until they end or count as lost.
         """
         self._folder = folder
         self._executor = executor
@@ -322,7 +322,7 @@ class SweepDriver:
             ):
                 number = attempts[-1].number
             else:
-                continue  # the attempt recorded more than the executor knows
+                continue  # the record of the attempt is more specific
             outcome = "died" if one.outcome == "finished" else one.outcome
             why = one.why or "its process ended without recording an outcome"
             self._folder.end(one.cell, number, outcome, why=why, idle=idle)
@@ -381,7 +381,7 @@ def _remaining_fraction(status: CellStatus) -> float:
 
 
 def _with_job(status: CellStatus, jobs: Mapping[str, Job]) -> CellStatus:
-    """Add what only the executor knows: that the cell is queued, is just starting, or is paused."""
+    """Add the state in the executor: the cell is queued, is starting, or is paused."""
     job = jobs.get(status.cell.id)
     if job is None:
         return status

@@ -12,7 +12,7 @@ Processes on several machines write here at the same time, each to the cells tha
 state of a sweep is derived from these files alone, so that a driver can exit and another one can
 resume.
 
-A process id means nothing in another PID namespace or on another host, for example in a restarted
+A process id is not valid in another PID namespace or on another host, for example in a restarted
 container. The process that runs an attempt therefore holds an flock on the attempt's file, which the
 kernel releases however the process ends, and touches the file every `HEARTBEAT_S`:
 
@@ -140,7 +140,7 @@ class SweepFolder:
                 number += 1
                 continue
             except OSError as error:
-                raise write_error(path, error, kept="what is there") from error
+                raise write_error(path, error, kept="existing data") from error
             self._claims[path] = claim
             if heartbeat:
                 claim.start_heartbeat()
@@ -151,7 +151,7 @@ class SweepFolder:
     ) -> None:
         """Record how an attempt ended; a recorded outcome other than `interrupted` is kept.
 
-        A cell that receives a signal records `interrupted`; only the sender knows the reason.
+        A cell that receives a signal records `interrupted`, without the reason of the sender.
         """
         path = self._cell_folder(cell_id) / f"attempt-{number}.json"
         record = _read_json(path) or encode(Attempt(number=number))
@@ -176,7 +176,7 @@ class SweepFolder:
         return self.folder / LOGS_FOLDER / f"{self.cell(cell_id).id}.log"
 
     def status(self, cell_id: str) -> CellStatus:
-        """Return the state of a cell from the folder, which does not know whether it is queued."""
+        """Return the state of a cell from the folder, which does not record whether it is queued."""
         batch = self.batch(cell_id)
         cell = _with_batch_size(self.cell(cell_id), batch)
         records = self._attempts(cell_id)

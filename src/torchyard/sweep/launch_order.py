@@ -34,7 +34,7 @@ FITTING_SHARE: Final = 0.8
 
 
 class LaunchOrder:
-    """Chooses the next launch, and learns how long launches take."""
+    """Chooses the next launch, and estimates the durations of launches."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class LaunchOrder:
         )
 
     def record(self, cell: str, launch_s: float) -> None:
-        """Learn from the duration of a launch, in the order of the cell's launches."""
+        """Record the duration of a launch, in the order of the cell's launches."""
         if cell in self._first_s:
             self._later_s.setdefault(cell, []).append(launch_s)
         else:
             self._first_s[cell] = launch_s
 
     def forget(self, cell: str) -> None:
-        """Forget the launches of a cell that is measured again."""
+        """Discard the launches of a cell that is measured again."""
         self._first_s.pop(cell, None)
         self._later_s.pop(cell, None)
 

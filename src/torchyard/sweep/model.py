@@ -2,7 +2,7 @@
 
 A cell is one workload in one precision with all its candidates: the smallest unit that is measured,
 repeated or omitted. Its study is an ordinary study, its result an ordinary run folder. Executors
-run cells and know nothing else of a sweep.
+run cells and do not depend on the rest of a sweep.
 
 In a summary, a row is one workload in one precision with one candidate, with or without a speedup.
 A group is all rows of a suite, mode and precision with one candidate. No I/O.
@@ -189,7 +189,7 @@ class SweepView:
 End = Literal[
     "passed",
     "wrong",
-    "non-deterministic",
+    "nondeterministic",
     "random",
     "unchecked",
     "raised",
@@ -201,7 +201,7 @@ End = Literal[
     "not-finished",
 ]
 """How a row ended. `passed`: the results passed the accuracy check and there is a speedup.
-`non-deterministic`: a variant gives different results when it is run again. `random`: the workload
+`nondeterministic`: two runs of the baseline differ by more than rounding. `random`: the workload
 draws random numbers, which backends draw differently. `unchecked`: the accuracy check was requested
 but could not be run. `unsupported`: the workload or the candidate cannot be built in this target.
 `provisional`: it has launches, but its cell is not finished, so its numbers will change.

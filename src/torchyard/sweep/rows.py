@@ -58,11 +58,11 @@ _ACCURACY_ENDS: Final[Mapping[AccuracyStatus, End]] = {
     AccuracyStatus.LESS_ACCURATE: "passed",
     AccuracyStatus.FAIL: "wrong",
     AccuracyStatus.RANDOM: "random",
-    AccuracyStatus.NONDETERMINISTIC: "non-deterministic",
+    AccuracyStatus.NONDETERMINISTIC: "nondeterministic",
     AccuracyStatus.UNCHECKED: "unchecked",
 }
 ENDS_WITH_SPEEDUP: Final[frozenset[End]] = frozenset(
-    {"passed", "non-deterministic", "random", "unchecked"}
+    {"passed", "nondeterministic", "random", "unchecked"}
 )
 """Ends of rows with a usable speedup. Means include `passed` only, except `not_wrong`."""
 _LOG_BYTES: Final = 8192
@@ -255,8 +255,8 @@ def _end_of(comparison: Comparison, *, checked: bool) -> tuple[End, str]:
         return "not-finished", f"no speedup: {why}"
     if end == "random":
         return end, "the workload draws random numbers that backends draw differently"
-    if end == "non-deterministic":
-        return end, f"two runs of one variant differ: {_accuracy_reason(accuracy)}"
+    if end == "nondeterministic":
+        return end, f"two runs of the baseline differ: {_accuracy_reason(accuracy)}"
     if end == "unchecked":
         # Not a failure if the check is off: the summary has a warning for the whole sweep.
         return (end, f"not checked: {_accuracy_reason(accuracy)}") if checked else ("passed", "")

@@ -293,7 +293,7 @@ def _usable(indices: Sequence[int], measured: Measured) -> tuple[set[int], bool]
 def _extremes(rows: Sequence[SweepRow], measured: Measured) -> tuple[list[int], list[int]]:
     """Return the indices of the best and the worst rows.
 
-    Only rows that are decided after the correction, ordered by the end of their interval that is
+    Only rows that are faster or slower after the correction, ordered by the end of their interval that is
     nearer to 1: ordering by the estimate would favor noisy rows.
     """
     return _ranked(rows, measured, Verdict.FASTER), _ranked(rows, measured, Verdict.SLOWER)

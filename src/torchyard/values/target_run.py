@@ -2,7 +2,7 @@
 
 The process keeps its own output, signals and exit code. A native run (without value profiling)
 reports which operators ran, how long they took at chosen call sites, and how long a step took.
-Knows nothing of findings.
+Independent of findings.
 """
 
 from __future__ import annotations

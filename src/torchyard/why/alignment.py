@@ -82,7 +82,8 @@ def align(
         for row in rows:
             groups.group_of(row)
     _join_one_sided(groups, _times(groups, sides), lambda key: key[:4])  # same line
-    _join_wrapped(groups, _times(groups, sides))
+    _join_wrapped(groups, _times(groups, sides), lambda key: (key[0], *key[2:]))  # of one line
+    _join_wrapped(groups, _times(groups, sides), lambda key: (key[0], key[-1]))
     _join_one_sided(groups, _times(groups, sides), lambda key: key[:2])  # same module
     _join_negligible(groups, _times(groups, sides), iteration_ns)
     return groups
@@ -109,13 +110,14 @@ def _one_sided(
     return places
 
 
-def _join_wrapped(groups: Groups, times: Mapping[Key, Sequence[float]]) -> None:
+def _join_wrapped(
+    groups: Groups, times: Mapping[Key, Sequence[float]], place_of: Callable[[Key], Key]
+) -> None:
     """Join equal operators of one side each if one module path contains the other.
 
     `head` and `head.inner`, or `head` and `module.head`; not if several modules could be meant.
     """
-    places = _one_sided(groups, times, lambda key: (key[0], *key[2:]))
-    for only_baseline, only_candidate in places.values():
+    for only_baseline, only_candidate in _one_sided(groups, times, place_of).values():
         pairs = [
             (one, other)
             for one in only_baseline

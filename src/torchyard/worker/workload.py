@@ -40,7 +40,7 @@ class BuiltWorkload:
     flops       floating-point operations of one inference iteration, where known exactly
     mutates     the iteration changes the module's own parameters (an optimizer step as a workload)
     traffic     minimum memory traffic of one iteration in the requested mode, if known
-    batch_size  the batch size; None: there is no batch, or only the suite knows it
+    batch_size  the batch size; None: there is no batch, or only the suite defines it
     stream      function from the module, or its compiled form, to the tokens and logits of a generated text
     others      inputs and losses of the other ranks; their modules are not used
     """

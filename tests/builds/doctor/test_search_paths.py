@@ -425,7 +425,7 @@ class TestRocm:
         assert not any("HIP_CLANG_LAUNCHER" in f.what for f in new)
         assert set(severities((*old, *new))) == {"notes"}
 
-    def test_recipe_that_forgets_the_conversion(self, machine: FakeMachine) -> None:
+    def test_recipe_that_omits_the_conversion(self, machine: FakeMachine) -> None:
         hipcc(machine)
         recipe = Recipe(
             name="pytorch",

@@ -82,7 +82,7 @@ class Cli:
             )
 
     def started_output(self) -> str:
-        """What the started one has said so far."""
+        """Return the output of the started process so far."""
         return (self.home.parent / "started.out").read_text()
 
     @staticmethod

@@ -53,7 +53,7 @@ umount "$TORCHYARD_HOME"
 
 @dataclass(frozen=True, kw_only=True)
 class DiskMessages:
-    """What the two runs said, and how they ended."""
+    """Output and end of the two runs."""
 
     first: str
     second: str

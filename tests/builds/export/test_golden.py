@@ -1,6 +1,6 @@
 """Exports of shipped recipes against golden files.
 
-UPDATE_GOLDEN=1 writes them anew; look at the difference. Texts that belong to other parts (the
+UPDATE_GOLDEN=1 rewrites them; look at the difference. Texts that belong to other parts (the
 meter, make-root.sh) are left out of the plans.
 """
 

@@ -240,7 +240,7 @@ def test_script_dies_with_its_parent_on_request(script: Path) -> None:
 
 
 def test_script_as_a_target_without_torch(script: Path) -> None:
-    """The worker starts, speaks through its pipes and says what it lacks."""
+    """The worker starts, sends messages through its pipes and reports what it lacks."""
     with pytest.raises(WorkerFailure) as caught:
         inspect_target(Target(name="rooted", python=str(script)))
     assert caught.value.kind == "no-torch", caught.value

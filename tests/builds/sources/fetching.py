@@ -20,7 +20,7 @@ class CommandFailed(Exception):
 
 
 def carry_out(plan: FetchPlan, folder: Path) -> list[str]:
-    """Do every action; what was said on the way."""
+    """Execute every action; return the messages."""
     said: list[str] = []
     for action in plan.actions:
         if isinstance(action, Command):

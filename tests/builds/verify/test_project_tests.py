@@ -210,7 +210,7 @@ def test_no_such_file(tmp_path: Path) -> None:
         run_test_file(str(tmp_path / "x.py"), python=sys.executable, run=run_here, results=tmp_path)
 
 
-def test_a_second_run_starts_afresh(tmp_path: Path) -> None:
+def test_a_second_run_starts_again(tmp_path: Path) -> None:
     assert not account(tmp_path, "def test_x(): assert False").good
     found = account(tmp_path, "def test_x(): pass")
     assert found.good

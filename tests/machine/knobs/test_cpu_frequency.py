@@ -174,7 +174,7 @@ def test_what_was_asked_for_and_is_not_in_force_is_not_overwritten(tmp_path: Pat
 
 
 def test_a_limit_that_somebody_set_survives_boost(tmp_path: Path) -> None:
-    """amd-pstate asks for its highest clock anew whenever boost changes."""
+    """amd-pstate requests its highest clock again whenever boost changes."""
     for knobs in (("turbo",), ("turbo", "frequency"), tuple(CLOCK_KNOBS)):
         folder = tmp_path / "-".join(knobs)
         folder.mkdir()

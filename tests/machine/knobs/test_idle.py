@@ -159,7 +159,7 @@ def _descriptors() -> int:
 
 
 def test_a_process_that_dies_holds_nothing(tmp_path: Path) -> None:
-    """The fake kernel forgets with the last descriptor, as the real one does."""
+    """The fake kernel drops the value with the last descriptor, as the real one does."""
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     held = HeldDevice(kernel, DEVICE, (3).to_bytes(4, sys.byteorder))
     assert cpu_power.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "3"

@@ -199,7 +199,7 @@ def test_jobs_that_slurm_has_forgotten(cluster: Cluster, sweep: SweepOnSlurm) ->
     assert ends["fails"].outcome == "died"
     assert ends["fails"].why.startswith("its process exited with code 7 (job ")
     assert ends["waits-1"].outcome == "interrupted"
-    assert "no longer knows job " in ends["waits-1"].why
+    assert "is no longer in Slurm" in ends["waits-1"].why
     # The new controller kills jobs that it does not know; what is left behind of this one may still
     # say that its command was killed, or may not.
     assert ends["waits-2"].outcome in ("interrupted", "died")

@@ -148,7 +148,7 @@ def test_a_lost_node_may_not_return_its_job(programs: Programs, sweep: Path) -> 
     }
 
 
-def test_an_observed_end_is_kept_after_slurm_forgets_the_job(
+def test_an_observed_end_is_kept_after_slurm_removes_the_job(
     programs: Programs, sweep: Path
 ) -> None:
     programs.answer("squeue", squeue("NODE_FAIL", "RUNNING", "RUNNING", "RUNNING"))

@@ -41,7 +41,7 @@ def test_records_are_read_back(tmp_path: Path) -> None:
     one, two = again.open_arrays()
     assert (one.job, one.open_indexes, one.reported) == ("12", [2], {1: "finished", 0: "died"})
     assert [one.job_of(2), two.job] == ["12_2", ""]
-    again.void("two", "Slurm does not know it")
+    again.void("two", "it is not in Slurm")
     again.mark_reported([("one", 2, "finished")])
     assert JobRecords(tmp_path).open_arrays() == []
     assert is_void(tmp_path, "two")
@@ -146,7 +146,7 @@ def test_a_job_that_was_given_up_runs_nothing(
 ) -> None:
     records = JobRecords(tmp_path)
     records.intend("one", ["a", "b", "x", "c"])
-    records.void("one", "Slurm does not know it")
+    records.void("one", "it is not in Slurm")
     with pytest.raises(SystemExit) as caught:
         cell_job(tmp_path, "/bin/sh", "-c", f"touch {tmp_path}/ran")()
     assert caught.value.code == 0

@@ -2,7 +2,7 @@
 
     python false_outside.py gloo RANK WORLD_SIZE PORT | extension | compiled
 
-Prints what was said of each program, as `profile_all.py` does.
+Prints the findings of each program, as `profile_all.py` does.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def test_gradients_and_what_is_computed_from_them_are_not_reported() -> None:
 
 
 def _fits(made: Any) -> str:
-    """What is said of a tensor that is made so, and read twice."""
+    """Return the findings about a tensor that is made in this way and read twice."""
 
     def program() -> None:
         for _ in range(3):

@@ -138,7 +138,7 @@ MEASURE_OPTIONS: Final[tuple[Option, ...]] = (
     _how(
         "--start",
         type=click.Choice(STARTS),
-        help="Fork processes from one that has imported torch, or start each afresh; auto forks where "
+        help="Fork processes from one that has imported torch, or start new interpreters; auto forks where "
         "that is safe. [default: auto]",
     ),
     _how(

@@ -127,7 +127,7 @@ def _estimate(comparison: Comparison) -> dict[str, Any] | None:
 
 
 def _break_even(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the iterations after which compilation pays off; `never` stands for infinity, which JSON lacks."""
+    """Return the iterations after which compilation pays off; `never` represents infinity, which JSON lacks."""
     iterations, interval = comparison.break_even_iterations, comparison.break_even_interval
     if iterations is None:
         return None

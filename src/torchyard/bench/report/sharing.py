@@ -1,8 +1,8 @@
 """A redacted copy of a run: the same numbers without hosts, users, paths and variable values.
 
 Host names, users, paths, values of variables and the command line are removed or replaced in every
-field and inside logs, notes and messages; every report format can then write such a run.
-`presentation/redaction.py` and the documentation say what is matched and what cannot be known.
+field and inside logs, notes and messages; every report format can write such a run.
+`presentation/redaction.py` and the documentation describe what is matched and what cannot be.
 Changes nothing on disk.
 """
 
@@ -81,7 +81,7 @@ def redacted_run(run: Run, *, cleaner: Redactor | None = None) -> Run:
 
 
 def redactor_of(runs: Iterable[Run]) -> Redactor:
-    """Return a cleaner that knows the private names of the runs and of the current user."""
+    """Return a cleaner for the private names of the runs and of the current user."""
     hosts, users, values, paths = {platform.node()}, {_own_name()}, set[str](), set[str]()
     for run in runs:
         variants = run.study.variants

@@ -1,4 +1,4 @@
-"""A run as people see it: user files have short names, and rows have a command that repeats them.
+"""A run for display: user files have short names, and rows have a command that repeats them.
 
 `torchyard bench --row RUN:N` repeats one comparison of an earlier run; N is the row of its table.
 """

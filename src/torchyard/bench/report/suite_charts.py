@@ -1,7 +1,7 @@
 """Charts of a whole run: the forest plot of speedups and the verdicts of each suite.
 
 Drawn when the page is written, so that they work without a script and in print. Returns Vega-Lite
-specs; knows nothing about the page.
+specs; independent of the page.
 """
 
 from __future__ import annotations

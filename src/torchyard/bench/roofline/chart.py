@@ -2,7 +2,7 @@
 
 Two bounds, memory bandwidth (sloped) and arithmetic (level), with the bandwidth of caches dashed;
 one mark for each workload and variant. `roofline_part` is for the page of a run; the SVG file
-stands alone and brings its own colors for light and dark screens. Text from outside is in the
+is self-contained, with colors for light and dark screens. Text from outside is in the
 data only.
 """
 

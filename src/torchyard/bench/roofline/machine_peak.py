@@ -1,4 +1,4 @@
-"""Measure and keep the peak of a machine: the best rates of matrix products and memory streams.
+"""Measure and store the peak of a machine: the best rates of matrix products and memory streams.
 
 This module chooses sizes; a worker in the target measures one at a time. It is started like a
 worker of `torchyard bench`, with the same threads, so that shares of the peak refer to what a run
@@ -70,7 +70,7 @@ def write_peak(peak: MachinePeak) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(path.parent, error, kept="what is there") from error
+        raise write_error(path.parent, error, kept="existing data") from error
     document = {"format": FORMAT, "peak": encode(peak)}
     replace_file(path, to_json_text(document, indent=1) + "\n")
     return path

@@ -202,7 +202,7 @@ def _remove(path: Path) -> None:
             with suppress(FileNotFoundError):
                 path.unlink()
     except OSError as error:
-        raise write_error(path, error, kept="what could not be removed") from error
+        raise write_error(path, error, kept="the rest") from error
 
 
 _SYNC: Final = str(Path(__file__).resolve().with_name("sync_tree.py"))

@@ -202,7 +202,7 @@ class StepPerformer:
                 for action in self.step.actions:
                     self._perform(action, log)
         except OSError as error:
-            raise write_error(path, error, kept="what was built") from error
+            raise write_error(path, error, kept="the build so far") from error
 
     @property
     def stopped(self) -> bool:

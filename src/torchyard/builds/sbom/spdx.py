@@ -84,7 +84,7 @@ def _package(item: BillItem, identifier: str) -> Package:
 
 
 def _place(item: BillItem) -> str:
-    """Where it can be had; empty where SPDX knows no such place (a file, an unusual host)."""
+    """Where it can be had; empty where SPDX has no such place (a file, an unusual host)."""
     commit = item.facts.get("commit", "")
     place = f"git+{item.origin}@{commit}" if commit else item.origin
     return place if "://" in place and not validate_download_location(place) else ""

@@ -273,7 +273,7 @@ def write_apt_sources(action: AptSources) -> None:
         # apt requires a list of installed packages; it is empty here.
         (folder / "state" / "status").touch()
     except OSError as error:
-        raise write_error(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="existing data") from error
     lines = [line for entry in entries for line in source_lines(entry, action)]
     replace_file(folder / "sources.list", "\n".join(dict.fromkeys(lines)) + "\n")
     replace_file(folder / "apt.conf", configuration_text(machine, folder, os.environ))

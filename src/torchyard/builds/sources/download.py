@@ -269,7 +269,7 @@ class PartialFile:
         """Remove the partial file and return the error for a failed write."""
         self.forget()
         if error.errno not in _DISK_FULL:
-            return write_error(self.path, error, kept="what was there before")
+            return write_error(self.path, error, kept="the previous file")
         return StepFailed(
             f"the disk of {self.path.parent} is full",
             why=f"{error.strerror or error}; the partial download of {self.name} was removed",

@@ -217,7 +217,7 @@ def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
             name="stolen",
             effect="large",
             what=f"steal time: the host takes {now:.0%} of this machine's CPU time",
-            why="a measurement stands still during steal time while its clock keeps running",
+            why="a measurement is paused during steal time while its clock continues",
             fix="measure at another time, on dedicated CPUs or on another host",
             unfit=True,
         )

@@ -7,7 +7,7 @@ block is decided elsewhere. Guards that cannot be read are reported once, not wi
 `ProbeBaseline` holds the usual duration of the frequency probe and the limit above which the core
 counts as slowed down. The level is the median over the launch so far, separately for each
 variant: a variant can slow the core by what it computes (wide vector instructions lower the clock
-of some CPUs for a while), and that belongs to its time. It starts anew with each launch, because
+of some CPUs for a while), and that belongs to its time. It starts again with each launch, because
 the two sides of a pair run at the same clock as long as it does not change within the launch.
 
 The limit adapts to the machine (`benchmarks/guard_cost.py`). On a virtual machine with two

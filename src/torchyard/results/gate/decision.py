@@ -1,9 +1,9 @@
 """Check comparisons against the limits that a user set.
 
-A limit is exceeded if the whole confidence interval is beyond it, and kept if the whole interval is
-within it; exceeded limits are corrected for multiple comparisons. A policy decides about workloads
-that are undecided, unsupported, missing or failing. An untrusted workload neither passes nor fails,
-whatever the policy. Compile time and memory are single readings, which are compared with the limit
+A limit is exceeded (`crossed`) if the whole confidence interval is beyond it, and `kept` if the whole
+interval is within it; exceeded limits are corrected for multiple comparisons. A policy determines the
+action for workloads that are undecided, unsupported, missing or failing. An untrusted workload neither
+passes nor fails. Compile time and memory are single readings, which are compared with the limit
 directly; the report states this.
 """
 

@@ -37,7 +37,7 @@ within it; `undecided`: the interval contains the limit."""
 Action = Literal["pass", "warn", "fail"]
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 RowAction = Literal["pass", "warn", "fail", "untrusted"]
-"""The effect of a row. `untrusted` is not a policy: such a row neither passes nor fails."""
+"""The effect of a row. `untrusted` is not a policy: an untrusted row neither passes nor fails."""
 
 
 @dataclass(frozen=True, kw_only=True)

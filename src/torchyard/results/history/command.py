@@ -47,7 +47,7 @@ _how = section("Output")
     type=click.Choice(METRICS),
     default="speedup",
     show_default=True,
-    help="`speedup` is paired with the baseline and robust on noisy machines; the others are of "
+    help="`speedup` is paired with the baseline and less affected by noise; the others are of "
     "the candidate alone.",
 )
 @_which("--candidate", default="", metavar="TEXT", help="Name of the candidate variant.")

@@ -113,7 +113,7 @@ _WAIT_S: Final = 30.0
 
 
 class Unusable(Exception):
-    """The file cannot be used as index; the message says why."""
+    """The file cannot be used as index; the message has the reason."""
 
 
 def open_file(path: Path) -> sqlite3.Connection:

@@ -1,6 +1,6 @@
 """Query the index: filters as SQL conditions, results as lists of entries. Read-only.
 
-Values are always passed as SQL parameters. SQLite cannot know which filter selects the fewest rows,
+Values are always passed as SQL parameters. SQLite cannot estimate which filter selects the fewest rows,
 so both query plans are written out here (from the newest run, or through the matching lines), and
 the cheaper one is used.
 """

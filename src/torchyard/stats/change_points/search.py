@@ -10,7 +10,7 @@ point between its neighbours only and drops the weakest until all are significan
 All segments are scored from running sums of weighted ranks, so that thousands of them cost little
 more than one. Works on logarithms of values.
 
-The Mann-Whitney test only asks which of two values is larger. Under the null hypothesis every order of
+The Mann-Whitney test only uses which of two values is larger. Under the null hypothesis every order of
 the values is equally likely, so the p-value can be counted for any noise distribution: outliers, heavy
 tails and machines with two speeds do not raise false alarms, and no variance has to be estimated. Values
 may have weights.

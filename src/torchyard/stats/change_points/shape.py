@@ -1,6 +1,6 @@
-"""Tell steps from drifts: whether a level changed at once or over many values.
+"""Distinguish steps and drifts: whether a level changed between two values or over many.
 
-A search for steps sees a slow drift as a staircase. For neighboring changes in one direction two
+A search for steps finds several steps in a slow drift. For neighboring changes in one direction two
 models are fitted to the same values: the steps, and one ramp between two levels. The Bayesian
 information criterion decides, with a penalty for the ramp. Works on logarithms.
 

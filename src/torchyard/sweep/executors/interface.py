@@ -2,7 +2,7 @@
 
 An executor runs one command per cell and reports how each ended. The command (`torchyard sweep-cell
 FOLDER CELL`) writes all measurements, and its own start and end, into the sweep's folder. An executor
-adds what the command cannot know: that it is queued, was killed, exceeded its time or memory limit,
+adds states that the command cannot record: it is queued, was killed, exceeded its time or memory limit,
 or lost its machine.
 """
 
@@ -29,7 +29,7 @@ class Job:
     state: JobState
     place: str = ""
     text: str = ""
-    """Why it is queued, where the executor knows."""
+    """Why it is queued, if the executor reports that."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ Each cell is a separate process, which ends with the driver. Cells are measured 
 waits at its gate (`sweep/cell_gate.py`) after each launch, without worker processes, and
 `LaunchOrder` chooses the next launch over all cells. Up to `at_most` launches are in progress at a
 time: they start, compile and check accuracy concurrently and take turns for timing
-(`process/timing_turn.py`), where possible on cores of their own. When the time budget ends, launches in progress are stopped, and all
-cells end with the launches that they have.
+(`process/timing_turn.py`), if possible on separate cores. When the time budget ends, launches in
+progress are stopped, and all cells end with their finished launches.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class LocalExecutor:
         return [*running, *(Job(cell=cell, state="queued") for cell in self._queue)], ended
 
     def wait(self, pause_s: float) -> None:
-        """Wait until a cell asks for its next launch or ends, at most `pause_s`."""
+        """Wait until a cell waits for its next launch or ends, at most `pause_s`."""
         poll = select.poll()
         for one in self._running.values():
             if not one.waits and not one.gate.closed:
@@ -234,7 +234,7 @@ class LocalExecutor:
         return self._deadline_s - ending_s - time.monotonic()
 
     def _read_reports(self) -> None:
-        """Read which cells have finished a launch; a cell that has just started begins its first."""
+        """Read which cells have finished a launch; the first launch of a new cell has begun."""
         now_s = time.monotonic()
         for cell, one in self._running.items():
             if one.granted_s is None or not one.gate.read():
@@ -287,7 +287,7 @@ class LocalExecutor:
         one.gate.answer(FINISH)
 
     def _end_all(self) -> list[Ended]:
-        """End all cells with the launches that they have; return those that have none."""
+        """End all cells with their finished launches; return those that have none."""
         self.out_of_time = True
         for one in self._running.values():
             if one.waits:
@@ -297,7 +297,7 @@ class LocalExecutor:
                 one.granted_s = None
                 with suppress(ProcessLookupError):
                     one.process.send_signal(STOP_SIGNAL)
-                one.gate.answer(FINISH)  # it may be about to ask
+                one.gate.answer(FINISH)  # it may be about to wait
         dropped = [Ended(cell=cell, outcome="cancelled", why=NO_LAUNCH) for cell in self._queue]
         self._queue.clear()
         return dropped
@@ -333,7 +333,7 @@ class LocalExecutor:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # Ctrl-C goes to the driver only, which then interrupts the cell.
+                    # Only the driver receives Ctrl-C; it then interrupts the cell.
                     start_new_session=True,
                     env={**os.environ, **variables, GATE_VARIABLE: str(inherited)},
                     pass_fds=(*files, inherited),

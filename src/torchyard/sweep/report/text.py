@@ -68,7 +68,7 @@ def row_name(row: SweepRow) -> str:
 
 def end_text(end: End) -> str:
     """Return the end of a row as text."""
-    return end.replace("-", " ") if end != "non-deterministic" else end
+    return end.replace("-", " ")
 
 
 def end_mark(row: SweepRow) -> str:

@@ -236,7 +236,7 @@ class SweepFolder:
             with self.rows.open("a", encoding="ascii") as file:
                 file.write("\n" + to_json_text(row) + "\n")
         except OSError as error:
-            raise write_error(self.rows, error, kept="every row before") from error
+            raise write_error(self.rows, error, kept="every earlier row") from error
 
     def _read(self) -> _Rows:
         rows = _Rows()

@@ -83,7 +83,7 @@ class SlurmWatch:
         return states
 
     def find(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the ids of jobs that Slurm knows, by name; queries immediately."""
+        """Return the ids of the jobs in Slurm, by name; queries immediately."""
         return {info.name: info.job for info in self._squeue(names)}
 
     def _query(self, arrays: Sequence[JobArray], now_s: float) -> None:
@@ -104,7 +104,7 @@ class SlurmWatch:
         missing = {
             key
             for key in open_keys - fresh.keys()
-            # A final state is kept, even if Slurm forgets the job between two queries.
+            # A final state is kept, even if Slurm removes the job between two queries.
             if key not in self._states or not has_ended(self._states[key])
         }
         for key in missing:

@@ -1,7 +1,7 @@
 """The part of the Slurm executor that runs on a compute node, inside a job.
 
 submitit loads a `CellJob` there and calls it. It runs the cell's command, returns its exit code as
-the job's exit code, and writes an end record to the sweep's folder: without accounting, Slurm forgets
+the job's exit code, and writes an end record to the sweep's folder: without accounting, Slurm removes
 jobs after some minutes.
 """
 

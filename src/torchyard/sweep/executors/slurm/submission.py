@@ -360,7 +360,7 @@ class SlurmExecutor:
                 write_missing_pickles(self._folder, number, self._cell_jobs(array))
                 self._records.submitted(array.name, number)
             else:
-                self._records.void(array.name, "Slurm does not know it")
+                self._records.void(array.name, "it is not in Slurm")
         self._watch.invalidate()
 
     def _id_from_end_records(self, array: JobArray) -> str:
@@ -379,7 +379,7 @@ class SlurmExecutor:
             )
         info = states[key]
         if info is None:
-            why = f"Slurm no longer knows job {label}, and the job wrote no end record"
+            why = f"job {label} is no longer in Slurm, and wrote no end record"
             return Ended(cell=cell, outcome="interrupted", why=why)
         if not has_ended(info):
             self._ended_since_s.pop(key, None)

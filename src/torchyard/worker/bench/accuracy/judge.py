@@ -69,7 +69,7 @@ SCALE_RUNS = 4
 HONEST_RUNS = 3
 FEW_SCALE_RUNS = 2
 FEW_HONEST_RUNS = 1
-"""Enough to accept most results: with fewer honest runs the limits are tighter. Others need all runs."""
+"""Enough to accept most results: with fewer correct runs the limits are tighter. Others need all runs."""
 AMPLIFIED_RUNS = 8
 """Further runs before a result is reported as wrong."""
 RUNS_LIMIT_S = 60.0

@@ -238,7 +238,7 @@ class _Judge:
 
 
 class Limits:
-    """Limits of a tensor's error, from the errors of honest runs."""
+    """Limits of a tensor's error, from the errors of correct runs."""
 
     def __init__(self, honest: List[Profile], rare: Rare, numbers: int, slice_size: int) -> None:
         factor = NORM_FACTOR if numbers >= SMALL else SMALL_NORM_FACTOR

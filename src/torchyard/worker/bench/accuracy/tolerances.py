@@ -283,7 +283,7 @@ AMPLIFIED = 4.0
 
 
 class Rare(NamedTuple):
-    """Rare errors of honest runs, such as a ReLU that is active in one run and not in another."""
+    """Rare errors of correct runs, such as a ReLU that is active in one run and not in another."""
 
     share: float
     """Largest share of outliers among the numbers of a group in one run."""

@@ -365,7 +365,7 @@ def with_other_ranks(
     """Return the workload with the inputs and losses of the other ranks.
 
     Each rank builds the workload with its own seed. Where that gives the same inputs, as for inputs that
-    are read from a file, the values are drawn anew: with equal batches, gradients that are not
+    are read from a file, the values are drawn again: with equal batches, gradients that are not
     averaged over the ranks would look correct.
     """
     others: List[BuiltWorkload] = []

@@ -11,7 +11,7 @@ CUDA_GRAPHS = "CUDA graphs replay them without Python"
 
 
 class CudaGraphs:
-    """Pauses observation while a graph is captured, and forgets all memory with each replay, until `remove`."""
+    """Pauses observation while a graph is captured, and discards the state of all memory with each replay, until `remove`."""
 
     def __init__(self, mode: ValueMode) -> None:
         self._mode = mode

@@ -2,7 +2,7 @@
 
 Which arguments a kernel reads and writes follows from the names of its parameters (`in_ptr0`, `out_ptr0`, `in_out_ptr0`).
 Parameters with other names (templates, kernels of the user) are taken as read and written, so that nothing is concluded
-from them. Knows nothing of tensors and patterns.
+from them. Independent of tensors and patterns.
 """
 
 import ast

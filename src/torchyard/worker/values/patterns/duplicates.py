@@ -115,7 +115,7 @@ class Duplicate(Pattern):
         self._settle()
 
     def pause(self) -> None:
-        """Forget the results of the last step: memory is not tracked in the following ones."""
+        """Discard the results of the last step: memory is not tracked in the following ones."""
         self._earlier = {}
 
     def _pass_on(self, observation: Observation) -> None:

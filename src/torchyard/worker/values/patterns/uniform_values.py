@@ -180,7 +180,7 @@ class FrequentValues(Pattern):
             state = observation.state
             writes, reads = state.version - version, state.reads
             if write is not None and state is written:
-                # It is complete if the next write starts anew.
+                # It is complete if the next write starts at the beginning.
                 writes -= 1
                 reads = write.was_reads if write.whole and write.operator.overwrites else 0
             elif not writes and state.alive and not over:

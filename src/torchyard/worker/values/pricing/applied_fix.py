@@ -246,7 +246,7 @@ class AppliedFix(TorchFunctionMode):
         return self._handler(func, name, args, keywords)
 
     def end_step(self) -> None:
-        """Forget results that may be reused within a step only."""
+        """Discard results that may be reused within a step only."""
         if self._per_step:
             self._kept.clear()
 
