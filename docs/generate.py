@@ -52,8 +52,8 @@ _SAID_ONCE = re.compile(
 def commands_page() -> str:
     """Every command with its options. Options of many commands are described once."""
     head = (
-        "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` shows examples, and the "
-        "options\nof this page. RUN and SWEEP are a folder, an id, a unique prefix of one, or `latest`.\n"
+        "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` also shows examples. RUN and SWEEP "
+        "are\na folder, an id, a unique prefix of one, or `latest`. Options with `...` may be repeated.\n"
     )
     text = _EXAMPLES.sub("", all_commands(common=True))
     rows = [
@@ -62,8 +62,8 @@ def commands_page() -> str:
     ]
     listed = "\n".join(rows)
     return (
-        f"{WRITTEN_BY}\n# Commands\n\n{head}\n## Common options\n\nA command that has such an option names it, "
-        f"with its default if that differs.\n\n{listed}\n{_SAID_ONCE.sub('', text)}"
+        f"{WRITTEN_BY}\n# Commands\n\n{head}\n## Common options\n\nCommands name those that they have, "
+        f"with the default if it differs.\n\n{listed}\n{_SAID_ONCE.sub('', text)}"
     )
 
 
@@ -455,14 +455,13 @@ def _places(shown: dict[str, str], rows: list[str]) -> str:
 
 
 def _option_row(option: click.Option) -> str:
-    more = " (repeatable)" if option.multiple else ""
     about = re.sub(
         r"(?: \(repeatable\)|[;,] (?:repeatable|may be repeated))(?=\.|$)|\s*May be repeated\.\s*|"
         r"\s*\[default: no-[a-z0-9-]+\]",
         "",
         option.help or "",
     )
-    return f"- {_signature(option)}{more}: {about}"
+    return f"- {_signature(option)}: {about}"
 
 
 def _signature(option: click.Option) -> str:
@@ -473,7 +472,7 @@ def _signature(option: click.Option) -> str:
         return f"`{words}`"
     choices = getattr(option.type, "choices", None)
     value = option.metavar or ("|".join(map(str, choices)) if choices else str(option.name).upper())
-    return f"`{words} {value}`"
+    return f"`{words} {value}{'...' if option.multiple else ''}`"
 
 
 def _field_docs(kind: type[Any]) -> dict[str, str]:
