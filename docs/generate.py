@@ -53,12 +53,12 @@ def commands_page() -> str:
     """Every command with its options. Options of many commands are described once."""
     head = (
         "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` also shows examples. RUN and SWEEP "
-        "are\na folder, an id, a unique prefix of one, or `latest`. Options with `...` may be repeated.\n"
+        "are\na folder, an id, a unique prefix of one, or `latest`. Options with `...` may be repeated. Defaults are in brackets.\n"
     )
     text = _EXAMPLES.sub("", all_commands(common=True))
     rows = [
         *(f"- {words}: {about}" for words, about in _OF_ALL_COMMANDS.values()),
-        *(f"- `{words}`: {about}" for words, about, _ in _COMMON.values()),
+        *(f"- `{words}`{about}" for words, about, _ in _COMMON.values()),
     ]
     listed = "\n".join(rows)
     return (
@@ -314,59 +314,59 @@ _OF_ALL_COMMANDS = {
 _COMMON = {
     "--target": (
         "--target PYTHON|build:NAME",
-        "interpreter with torch: a path, a virtual environment, a command on PATH or a build [default: this one]",
+        " [this one]: interpreter with torch: a path, a virtual environment, a command on PATH or a build",
         r"(Interpreter with (PyTorch|torch): .*)|Python interpreter or build.*",
     ),
     "--device": (
         "--device DEVICE",
-        "`cpu`, `cuda`, `cuda:1`, `xpu`, ... [default: cpu]",
+        " [cpu]: `cpu`, `cuda`, `cuda:1`, `xpu`, ...",
         r"(Device of the workload: )?cpu, cuda.*|cpu, cuda or cuda:1\.",
     ),
     "--threads": (
         "--threads N",
-        "threads of torch [default: one per core]",
+        " [one per core]: threads of torch",
         r"(PyTorch threads|Number of torch threads)\.",
     ),
     "--batch-size": (
         "--batch-size N",
-        "[default: the workload's own]",
+        " [the workload's own]",
         r"Batch size( of the workload)?\.",
     ),
     "--run-dir": (
         "--run-dir FOLDER",
-        "new or empty folder for the results [default: one in the results directory]",
+        " [one in the results directory]: new or empty folder for the results",
         r"Store the (run|race) here.*|Directory for the .*; must be new or empty\.|Folder of the sweep\.",
     ),
     "--html": (
         "--html FILE",
-        "write the report as one HTML file",
+        ": write the report as one HTML file",
         r"Write (an?|the) .*|Write the race with.*",
     ),
     "--format": (
         "--format FORMAT",
-        "output format [default: from the suffix of `--output`]",
+        " [from the suffix of `--output`]: output format",
         r"Output format\.",
     ),
     "--output": (
         "--output FILE",
-        "[default: stdout]",
+        " [stdout]",
         r"Output file\.|Write to a file instead of stdout\.",
     ),
     "--share": (
         "--share",
-        "redact host names, users, paths, values of variables and command lines",
+        ": redact host names, users, paths, values of variables and command lines",
         r".*",
     ),
-    "--dry-run": ("--dry-run", "show what would be done; do nothing", r".*"),
+    "--dry-run": ("--dry-run", ": show what would be done; do nothing", r".*"),
     "--margin": (
         "--margin PERCENT",
-        "smaller differences count as the same [default: 1%]",
+        " [1%]: smaller differences count as the same",
         r"(Differences below this|Smaller differences) count as the same\.",
     ),
-    "--issue": ("--issue FILE", "write Markdown text for an upstream issue", r".*"),
+    "--issue": ("--issue FILE", ": write Markdown text for an upstream issue", r".*"),
     "--jobs": (
         "--jobs N|auto",
-        "parallel compile jobs; `auto` chooses by cores and memory",
+        ": parallel compile jobs; `auto` chooses by cores and memory",
         r"Parallel compile.*",
     ),
 }
@@ -409,7 +409,7 @@ class _Shown:
             or "suffix" in default[1]
         ):
             return shown
-        return f"{shown} [default: {default[1]}]"
+        return f"{shown} [{default[1]}]"
 
 
 def _options(words: str, command: click.Command, shown: _Shown) -> list[str]:
@@ -430,7 +430,7 @@ def _options(words: str, command: click.Command, shown: _Shown) -> list[str]:
         ]
         few = len(repeated) < _FEW and all(len(row) < _LONG for row in rows if row in shown.rows)
         new = [row for row in rows if few or row not in shown.rows]
-        lines += ["", f"{title}:\n", *new]
+        lines += ["", *([] if title == "Options" else [f"{title}:\n"]), *new]
         if not few:
             names = ", ".join(f"`{name}`" for name in repeated)
             lines.append(f"- {names}: as for {_places(shown.rows, rows)}.")
@@ -461,7 +461,10 @@ def _option_row(option: click.Option) -> str:
         "",
         option.help or "",
     )
-    return f"- {_signature(option)}: {about}"
+    default = _DEFAULT.search(about)
+    about = _DEFAULT.sub("", about).strip()
+    shown = f" [{default[1]}]" if default else ""
+    return f"- {_signature(option)}{shown}{': ' if about else ''}{about}"
 
 
 def _signature(option: click.Option) -> str:
