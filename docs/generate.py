@@ -137,8 +137,7 @@ def study_file_page() -> str:
     lines = [WRITTEN_BY, "# Study file\n"]
     lines += [
         (
-            "A study file is TOML. Options override it; paths are relative to the file. An unknown key or an "
-            "invalid value is an error\nthat names the file, the key and the nearest valid name. Keys named like an "
+            "A study file is TOML. Options override it; paths are relative to the file. Keys named like an "
             'option have its meaning and default.\nDurations, sizes and percentages are strings (`"5m"`, '
             '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays. A key without a type is a string.\n'
         ),
