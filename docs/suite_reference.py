@@ -12,7 +12,8 @@ _ABOUT = """\
 The models that `--suite NAME` runs for suites that accept [any model name](workloads.md).
 
 Default batch sizes: the first is for a GPU with at least 40 GB, the second for a server with at least 32 cores; smaller
-devices get a proportional power of two. With a dash, or for training with *inference*, only models that are named are run.
+devices get a proportional power of two. A dash: the whole suite skips the model on such a device. Models marked
+*inference* are not trained when the whole suite is run.
 """
 _HUGGINGFACE = """\
 Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (after its divisors; smaller on CPUs for models
@@ -26,10 +27,11 @@ _OTHERS = {
 The two lists of PyTorch's own benchmark harness, 18 models on GPUs and 54 on CPUs. A name that timm
 lacks gives a row that states its new name.
 """,
-    "torchvision": """\
-All classification, detection and segmentation models of torchvision 0.21.
-""",
 }
+_TORCHVISION = """\
+All classification, detection and segmentation models of torchvision 0.21. `torchyard workloads --suite torchvision` prints
+them with their batch sizes.
+"""
 
 
 def lists_page(written_by: str) -> str:
@@ -52,6 +54,7 @@ def lists_page(written_by: str) -> str:
             lines += [f"{what[0].upper()}{what[1:]}; batch sizes and names:\n"]
             lines += [f"- {sizes}: {', '.join(names)}" for sizes, names in by_size.items()]
             lines += [""]
+    lines += ["\n## `torchvision`\n", _TORCHVISION]
     return "\n".join(lines).rstrip() + "\n"
 
 
