@@ -42,8 +42,8 @@ of the loss stays, or results are wrong. The script needs only torch, and is che
 
 With --part, the search starts from one part of the stored result of `torchyard why`.
 
-RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Measurements are kept until
-the next search of the same comparison; --resume continues a search that was interrupted or killed.
+RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Measurements are kept until the next
+search of the same comparison; --resume continues a search that was interrupted or killed.
 
 \b
 Exit codes:
