@@ -45,9 +45,8 @@ _NOT_WRITTEN = ("variant", "folder")
 """Fields of a recipe that are set while it is read."""
 
 _RECIPE_FILE_HEAD = """\
-A recipe file is TOML. `torchyard build ./mine.toml` takes one by path; [shipped recipes](recipes.md) have names.
-Patches and recipes of components are relative to the file. An unknown key or an invalid value is an error that names
-the file, the key and the nearest valid name. A key without a type is a string. Introduction: [write a recipe](../howto/write-a-recipe.md).
+A recipe file is TOML ([how to write one](../howto/write-a-recipe.md)). Patches and recipes of components are relative to the file. An unknown key or
+an invalid value is an error that names the nearest valid name. A key without a type is a string.
 
 ## Variants, conditions and settings
 
@@ -78,19 +77,17 @@ Smoke tests, `summary` and `why` are not expanded.
 """
 
 _DOWNLOADS_HEAD = """\
-The configure step would download these projects itself, but has no network access. So the fetch step downloads them, in the version
-that the source pins.
+The configure step has no network access, so the fetch step downloads what it would, in the version that the source pins.
 """
 
 _RECIPES_HEAD = """\
-The shipped recipes with their [variants](recipe-file.md). `torchyard build NAME --variant VARIANT --plan` shows every command, with the
-changes that depend on release, source and environment. CPU seconds are measured or estimated, for one core.
+`torchyard build NAME --variant VARIANT --plan` shows every command, with the changes that depend on release, source and environment. CPU seconds
+are measured or estimated, for one core.
 """
 
 _VERSIONS_HEAD = """\
-Versions known to `torchyard doctor` and the planner. Outside of *needs* a build cannot succeed; outside of *prefers* it may
-fail. Sources and reasons are in `src/torchyard/builds/compatibility.toml`. An unlisted release is treated
-like its nearest neighbor, which the doctor reports.
+Outside of *needs* a build cannot succeed; outside of *prefers* it may fail. Sources and reasons are in
+`src/torchyard/builds/compatibility.toml`. An unlisted release is treated like its nearest neighbor, which the doctor reports.
 """
 
 _SIGNATURES = Path(signature.__file__).with_name("signatures")

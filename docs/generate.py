@@ -52,18 +52,18 @@ _SAID_ONCE = re.compile(
 def commands_page() -> str:
     """Every command with its options. Options of many commands are described once."""
     head = (
-        "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` shows examples, and the "
-        "options\nof this page. RUN and SWEEP are a folder, an id, a unique prefix of one, or `latest`.\n"
+        "Results go to stdout, progress and errors to stderr. `torchyard COMMAND --help` also shows examples. RUN and SWEEP "
+        "are\na folder, an id, a unique prefix of one, or `latest`. Options with `...` may be repeated. Defaults are in brackets.\n"
     )
     text = _EXAMPLES.sub("", all_commands(common=True))
     rows = [
         *(f"- {words}: {about}" for words, about in _OF_ALL_COMMANDS.values()),
-        *(f"- `{words}`: {about}" for words, about, _ in _COMMON.values()),
+        *(f"- `{words}`{about}" for words, about, _ in _COMMON.values()),
     ]
     listed = "\n".join(rows)
     return (
-        f"{WRITTEN_BY}\n# Commands\n\n{head}\n## Common options\n\nA command that has such an option names it, "
-        f"with its default if that differs.\n\n{listed}\n{_SAID_ONCE.sub('', text)}"
+        f"{WRITTEN_BY}\n# Commands\n\n{head}\n## Common options\n\nCommands name those that they have, "
+        f"with the default if it differs.\n\n{listed}\n{_SAID_ONCE.sub('', text)}"
     )
 
 
@@ -137,8 +137,7 @@ def study_file_page() -> str:
     lines = [WRITTEN_BY, "# Study file\n"]
     lines += [
         (
-            "A study file is TOML. Options override it; paths are relative to the file. An unknown key or an "
-            "invalid value is an error\nthat names the file, the key and the nearest valid name. Keys named like an "
+            "A study file is TOML. Options override it; paths are relative to the file. Keys named like an "
             'option have its meaning and default.\nDurations, sizes and percentages are strings (`"5m"`, '
             '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays. A key without a type is a string.\n'
         ),
@@ -314,59 +313,59 @@ _OF_ALL_COMMANDS = {
 _COMMON = {
     "--target": (
         "--target PYTHON|build:NAME",
-        "interpreter with torch: a path, a virtual environment, a command on PATH or a build [default: this one]",
+        " [this one]: interpreter with torch: a path, a virtual environment, a command on PATH or a build",
         r"(Interpreter with (PyTorch|torch): .*)|Python interpreter or build.*",
     ),
     "--device": (
         "--device DEVICE",
-        "`cpu`, `cuda`, `cuda:1`, `xpu`, ... [default: cpu]",
+        " [cpu]: `cpu`, `cuda`, `cuda:1`, `xpu`, ...",
         r"(Device of the workload: )?cpu, cuda.*|cpu, cuda or cuda:1\.",
     ),
     "--threads": (
         "--threads N",
-        "threads of torch [default: one per core]",
+        " [one per core]: threads of torch",
         r"(PyTorch threads|Number of torch threads)\.",
     ),
     "--batch-size": (
         "--batch-size N",
-        "[default: the workload's own]",
+        " [the workload's own]",
         r"Batch size( of the workload)?\.",
     ),
     "--run-dir": (
         "--run-dir FOLDER",
-        "new or empty folder for the results [default: one in the results directory]",
+        " [one in the results directory]: new or empty folder for the results",
         r"Store the (run|race) here.*|Directory for the .*; must be new or empty\.|Folder of the sweep\.",
     ),
     "--html": (
         "--html FILE",
-        "write the report as one HTML file",
+        ": write the report as one HTML file",
         r"Write (an?|the) .*|Write the race with.*",
     ),
     "--format": (
         "--format FORMAT",
-        "output format [default: from the suffix of `--output`]",
+        " [from the suffix of `--output`]: output format",
         r"Output format\.",
     ),
     "--output": (
         "--output FILE",
-        "[default: stdout]",
+        " [stdout]",
         r"Output file\.|Write to a file instead of stdout\.",
     ),
     "--share": (
         "--share",
-        "redact host names, users, paths, values of variables and command lines",
+        ": redact host names, users, paths, values of variables and command lines",
         r".*",
     ),
-    "--dry-run": ("--dry-run", "show what would be done; do nothing", r".*"),
+    "--dry-run": ("--dry-run", ": show what would be done; do nothing", r".*"),
     "--margin": (
         "--margin PERCENT",
-        "smaller differences count as the same [default: 1%]",
+        " [1%]: smaller differences count as the same",
         r"(Differences below this|Smaller differences) count as the same\.",
     ),
-    "--issue": ("--issue FILE", "write Markdown text for an upstream issue", r".*"),
+    "--issue": ("--issue FILE", ": write Markdown text for an upstream issue", r".*"),
     "--jobs": (
         "--jobs N|auto",
-        "parallel compile jobs; `auto` chooses by cores and memory",
+        ": parallel compile jobs; `auto` chooses by cores and memory",
         r"Parallel compile.*",
     ),
 }
@@ -409,7 +408,7 @@ class _Shown:
             or "suffix" in default[1]
         ):
             return shown
-        return f"{shown} [default: {default[1]}]"
+        return f"{shown} [{default[1]}]"
 
 
 def _options(words: str, command: click.Command, shown: _Shown) -> list[str]:
@@ -430,7 +429,7 @@ def _options(words: str, command: click.Command, shown: _Shown) -> list[str]:
         ]
         few = len(repeated) < _FEW and all(len(row) < _LONG for row in rows if row in shown.rows)
         new = [row for row in rows if few or row not in shown.rows]
-        lines += ["", f"{title}:\n", *new]
+        lines += ["", *([] if title == "Options" else [f"{title}:\n"]), *new]
         if not few:
             names = ", ".join(f"`{name}`" for name in repeated)
             lines.append(f"- {names}: as for {_places(shown.rows, rows)}.")
@@ -455,14 +454,16 @@ def _places(shown: dict[str, str], rows: list[str]) -> str:
 
 
 def _option_row(option: click.Option) -> str:
-    more = " (repeatable)" if option.multiple else ""
     about = re.sub(
         r"(?: \(repeatable\)|[;,] (?:repeatable|may be repeated))(?=\.|$)|\s*May be repeated\.\s*|"
         r"\s*\[default: no-[a-z0-9-]+\]",
         "",
         option.help or "",
     )
-    return f"- {_signature(option)}{more}: {about}"
+    default = _DEFAULT.search(about)
+    about = _DEFAULT.sub("", about).strip()
+    shown = f" [{default[1]}]" if default else ""
+    return f"- {_signature(option)}{shown}{': ' if about else ''}{about}"
 
 
 def _signature(option: click.Option) -> str:
@@ -473,7 +474,7 @@ def _signature(option: click.Option) -> str:
         return f"`{words}`"
     choices = getattr(option.type, "choices", None)
     value = option.metavar or ("|".join(map(str, choices)) if choices else str(option.name).upper())
-    return f"`{words} {value}`"
+    return f"`{words} {value}{'...' if option.multiple else ''}`"
 
 
 def _field_docs(kind: type[Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _CODE = re.compile(r"`([^`]+)`")
-_LIST_ITEM = re.compile(r"- (`[^`]+`(?:, `[^`]+`)*(?: \(repeatable\))?): (.*)")
+_LIST_ITEM = re.compile(r"- (`[^`]+`(?:, `[^`]+`)*(?: \[[^]]*\])?)(?:: (.*))?")
 
 
 def man_page(commands: str, exit_codes: Mapping[int, str]) -> str:
@@ -31,6 +31,7 @@ def man_page(commands: str, exit_codes: Mapping[int, str]) -> str:
         r"Every command also has \fB\-\-json\fR (one JSON object on stdout),",
         r"\fB\-\-debug\fR (tracebacks of errors) and \fB\-\-help\fR.",
         r"Commands that show progress have \fB\-\-quiet\fR.",
+        "Options with ... may be repeated, and defaults are in brackets.",
     ]
     for name, (_, about) in COMMANDS.items():
         lines += [".TP", f"\\fB{_escaped(name)}\\fR", _escaped(about)]
@@ -73,7 +74,7 @@ def _converted(markdown: str) -> Iterator[str]:
         elif line.startswith("## "):
             yield f".SS {_escaped(line.removeprefix('## '))}"
         elif item := _LIST_ITEM.fullmatch(line):
-            yield from (".TP", _text(item[1]), _text(item[2]))
+            yield from (".TP", _text(item[1]), *([_text(item[2])] if item[2] else []))
 
 
 def _text(line: str) -> str:

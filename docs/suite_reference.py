@@ -9,29 +9,29 @@ from torchyard.worker.catalog import LISTS, ListedWorkload
 from torchyard.worker.catalog.huggingface_models import MODELS
 
 _ABOUT = """\
-The models that `--suite NAME` and `torchyard sweep --suites NAME` run for suites that accept any model name; `torchyard
-workloads --suite NAME` prints them. [Other models](workloads.md) can be named explicitly.
+The models that `--suite NAME` runs for suites that accept [any model name](workloads.md).
 
 Default batch sizes: the first is for a GPU with at least 40 GB, the second for a server with at least 32 cores; smaller
-devices get a proportional power of two. A dash: not run on such a device when the whole suite is run. Reports state the
-batch size used. Models marked *inference* are not trained when the whole suite is run.
+devices get a proportional power of two. A dash: the whole suite skips the model on such a device. Models marked
+*inference* are not trained when the whole suite is run.
 """
 _HUGGINGFACE = """\
 Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (after its divisors; smaller on CPUs for models
-with more than half a billion parameters). Model sizes are fixed in Torchyard, independent of the version of transformers.
-Models named after a class have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than the published
-ones. In the harness, Whisper and the models of 1000 tokens generate a transcript or text; here they process a prompt
-(Whisper: 30 s of audio) once. CLIP is an addition. The class is given where it differs from the name.
+with more than half a billion parameters). Model sizes do not depend on the version of transformers. Models named after a class
+have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than the published ones. In the harness, Whisper
+and the models of 1000 tokens generate; here they process a prompt (Whisper: 30 s of audio) once. CLIP is an addition. The class
+is given where it differs from the name.
 """
 _OTHERS = {
     "timm": """\
-The two lists of PyTorch's own benchmark harness, 18 models on GPUs and 54 on CPUs. Old names are kept as long as timm accepts
-them; a name that timm lacks gives a row that states its new name.
-""",
-    "torchvision": """\
-All classification, detection and segmentation models of torchvision 0.21.
+The two lists of PyTorch's own benchmark harness, 18 models on GPUs and 54 on CPUs. A name that timm
+lacks gives a row that states its new name.
 """,
 }
+_TORCHVISION = """\
+All classification, detection and segmentation models of torchvision 0.21. `torchyard workloads --suite torchvision` prints
+them with their batch sizes.
+"""
 
 
 def lists_page(written_by: str) -> str:
@@ -54,6 +54,7 @@ def lists_page(written_by: str) -> str:
             lines += [f"{what[0].upper()}{what[1:]}; batch sizes and names:\n"]
             lines += [f"- {sizes}: {', '.join(names)}" for sizes, names in by_size.items()]
             lines += [""]
+    lines += ["\n## `torchvision`\n", _TORCHVISION]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from torchyard.values.pattern_texts import load_pattern_texts
 
 _ABOUT = """\
-Patterns that `torchyard values` reports. A tensor is *computed* if an operator of the program created it from other values;
+A tensor is *computed* if an operator of the program created it from other values;
 fills, random numbers, copies, tensor lists of optimizers and temporaries inside operators are not. Bits are compared, not
 values. Views are not writes. Memory is identified by its allocation, not its address; uninitialized memory has no values.
-`torchyard explain PATTERN` says why a pattern is waste and what to do; a report gives the advice for the operator of each finding.
+`torchyard explain PATTERN` says why a pattern is waste and what to do.
 """
 _RULE = """\
 Except for guards and unchanged results, a pattern is not reported if it occurred in less than a third of the calls at a

@@ -14,7 +14,8 @@ number of options. `inductor+bfloat16+channels-last` is a backend, a precision a
 _OPTIONS = """\
 An option applies to one variant. `model`: set once, on a copy of the model that only variants with this option share.
 `call`: set during its calls and reset after each block, so other variants of the process are not affected. `compile`: set
-while this variant is compiled. The errors of options that reduce precision by design are reported with the row.
+while this variant is compiled. The errors of options that reduce precision by design are reported with the row; for quantised
+weights see [the checks](../howto/measure-text-generation.md#quantised-weights).
 """
 _SETTINGS = """\
 `inductor.NAME=VALUE` and `dynamo.NAME=VALUE` set `torch._inductor.config.NAME` and `torch._dynamo.config.NAME`, including
@@ -41,7 +42,8 @@ def variants_page(written_by: str) -> str:
 
 
 def _row(option: Option) -> str:
-    written = [f"`{option.name}={choice}`" for choice in option.choices] or [f"`{option.name}`"]
+    choices = "\\|".join(option.choices)
+    written = f"`{option.name}={choices}`" if choices else f"`{option.name}`"
     what = option.what + ("; inference only" if option.inference_only else "")
     marked = "yes" if option.changes_results else ""
-    return f"| {' '.join(written)} | {option.applied} | {marked} | {what} |"
+    return f"| {written} | {option.applied} | {marked} | {what} |"

@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Wide:
-    """Called with those of batch_size, device, mode and the parameters that it names here."""
+    """A workload; `__init__` may name batch_size, device, mode and parameters of its own."""
 
     def __init__(self, batch_size: int = 8, width: int = 256) -> None:
         self.batch_size = batch_size
@@ -28,9 +28,9 @@ class Wide:
         return torch.randn(self.batch_size, self.width)
 
     def loss(self, output: torch.Tensor) -> torch.Tensor:
-        """From the network's output to a scalar; leave it out and there is no training."""
+        """From the network's output to a scalar. Optional; training needs it."""
         return output.square().mean()
 
     def optimizer(self, parameters: list) -> torch.optim.Optimizer:
-        """May be left out: plain gradient descent is the default."""
+        """Optional; the default is plain SGD."""
         return torch.optim.AdamW(parameters, lr=1e-3)

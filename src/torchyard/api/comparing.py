@@ -57,10 +57,9 @@ def compare(
 
     With `processes`, callables that other processes can import are measured in several fresh
     processes, and the run is kept in the results directory. All others (closures, lambdas, objects
-    of `__main__`, compiled modules) are measured in this process: the result then has the scope
-    `this process only`, and `notes` says why. `time` is the measuring time after compilation and
-    checks. `name` is the name of the workload in the run, by default that of the model; with a name,
-    a comparison in this process is kept in the results directory, too.
+    of `__main__`, compiled modules) are measured in this process, and `notes` says why. `time` is the
+    measuring time after compilation and checks. `name` is the name of the workload in the run, by
+    default that of the model; with a name, a comparison in this process is kept, too.
 
     Exceptions of a callable propagate; one that was raised in another process becomes `WorkerFailed`.
     """

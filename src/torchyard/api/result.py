@@ -64,10 +64,9 @@ class Comparison:
     """
 
     result: core.Comparison
-    """The full record, as in `comparisons.jsonl` of a run folder."""
+    """The record in `comparisons.jsonl` of a run folder."""
     scope: str
-    """What the interval and the verdict are valid for: `fresh processes`, `these processes only` (one
-    launch), or `this process only`."""
+    """What the interval and the verdict are valid for: `fresh processes`, `these processes only` or `this process only`."""
     run: Path | None = None
     """The run folder; None if the comparison ran in this process without a name."""
 
@@ -100,7 +99,7 @@ class Comparison:
 
     @property
     def p_value(self) -> float | None:
-        """Two-sided p-value of no difference, corrected for the number of comparisons of the run."""
+        """Two-sided p-value, corrected for the number of comparisons of the run."""
         estimate = self.result.estimate
         if estimate is None:
             return None
@@ -123,7 +122,7 @@ class Comparison:
 
     @property
     def baseline_s(self) -> float | None:
-        """Time of one call of the baseline in seconds; `baseline_s / candidate_s` is the speedup."""
+        """Time of one call of the baseline in seconds."""
         return _seconds(self.result.baseline_metrics)
 
     @property
@@ -132,7 +131,7 @@ class Comparison:
         return _seconds(self.result.candidate_metrics)
 
     def report(self) -> str:
-        """Return the table of `torchyard bench`, the accuracy check, the scope and the notes as text."""
+        """Return the table of `torchyard bench`, accuracy check, scope and notes as text."""
         from rich.console import Console
 
         from torchyard.bench.report.text import comparison_table
@@ -191,7 +190,7 @@ class Measurement:
 
     name: str
     times_s: tuple[float, ...]
-    """Times of one call in seconds; each is the mean over `calls_per_time` consecutive calls."""
+    """Times of one call in seconds, each the mean over `calls_per_time` calls."""
     calls_per_time: int
     """Consecutive calls between two readings of the clock."""
     notes: tuple[str, ...] = ()

@@ -27,15 +27,15 @@ class Sweep:
     """The result of a sweep: one row per workload, mode, precision and candidate."""
 
     folder: Path
-    """The folder of the sweep, for `torchyard sweep report` and `torchyard sweep --resume`."""
+    """The folder of the sweep."""
     summary: SweepSummary
-    """Means per suite, verdicts corrected for all comparisons, and warnings, as in `torchyard sweep report`."""
+    """Means, corrected verdicts and warnings, as in `torchyard sweep report`."""
     runs: tuple[Run, ...]
     """The joined runs, one per precision."""
 
     @property
     def rows(self) -> tuple[SweepRow, ...]:
-        """All rows, in plan order, including those that failed or were not finished."""
+        """All rows, in plan order, also failed and unfinished ones."""
         return self.summary.rows
 
     def report(self) -> str:
@@ -107,14 +107,13 @@ def sweep(
         torchyard.sweep(workloads="my_model.py:Net", modes="training", budget="10m")
         torchyard.sweep(study="nightly.toml")
 
-    Every parameter has the meaning and the default of the option of `torchyard sweep` with that name;
-    several names are a sequence, or a text with commas. Numbers for `time` and `budget` are seconds.
-    `study` is a study file, whose values the other parameters override. `folder` is the new folder of
-    the sweep, by default one in the sweeps directory. `progress` is called with a line of text for
-    every cell that ends.
+    Parameters are the options of `torchyard sweep`; several names are a sequence, or a text with
+    commas. Numbers for `time` and `budget` are seconds. `study` is a study file, whose values the
+    other parameters override. `folder` is the new folder of the sweep, by default one in the sweeps
+    directory. `progress` is called with a line of text for every cell that ends.
 
-    Cells run in fresh processes of this interpreter. A cell that fails is a row with the reason. After
-    Ctrl-C, `torchyard sweep --resume FOLDER` measures the remaining cells.
+    Cells run in fresh processes of this interpreter. After Ctrl-C, `torchyard sweep --resume FOLDER`
+    measures the remaining cells.
     """
     from torchyard.sweep.commands.cell_progress import EndedCells
     from torchyard.sweep.commands.plan_text import estimate_of

@@ -42,11 +42,9 @@ Examples:
   torchyard machine audit --target build:pytorch-2.6.0-trimmed --json
 
 Measure how noisy this machine is: compare a small kernel with itself in fresh processes, and sample
-the load of other programs. Needs no root, but an interpreter with torch. Audits are saved in the
-results directory.
+the load of other programs. Audits are saved in the results directory.
 
-Exit code 6: the machine is too noisy. It cannot resolve a difference of 10% in 5 minutes, or most
-blocks were disturbed.
+Exit code 6: the machine cannot resolve a difference of 10% in 5 minutes, or most blocks were disturbed.
 """
 
 
@@ -56,7 +54,7 @@ blocks were disturbed.
     type=Number(5.0, 1e6),
     default=60.0,
     show_default=True,
-    help="Measuring time, counted after the first processes are ready.",
+    help="Measuring time after the first processes are ready.",
 )
 @click.option(
     "--target",
@@ -67,7 +65,7 @@ blocks were disturbed.
 @click.option(
     "--cores",
     metavar="LIST|auto",
-    help="Pin to these CPUs, such as 2-7; auto: one NUMA node without the core of CPU 0.",
+    help="CPUs to pin to, such as 2-7; auto: one NUMA node without the core of CPU 0.",
 )
 @click.option(
     "--against",
@@ -78,16 +76,14 @@ blocks were disturbed.
     "--keep",
     type=FILE,
     metavar="FILE",
-    help="Save the audit here instead of in the results directory.",
+    help="Save the audit here.",
 )
 @click.option(
     "--html", type=FILE, metavar="FILE", help="Write a self-contained HTML report with charts."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--label", default="", hidden=True, help="A label saved with the audit.")
-@click.option(
-    "--silent", is_flag=True, hidden=True, help="Save the audit and print nothing on stdout."
-)
+@click.option("--silent", is_flag=True, hidden=True, help="Print nothing on stdout.")
 @common_options
 def audit(
     seconds: float,

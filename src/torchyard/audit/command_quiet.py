@@ -35,7 +35,7 @@ _OPTIONS: Final = (
     _measure(
         "--measure",
         is_flag=True,
-        help="Audit the machine before, during and after quieting, and show the difference.",
+        help="Audit the machine before, during and after quieting.",
     ),
     _measure("--each", is_flag=True, help="With --measure: also measure each knob alone."),
     _measure(
@@ -156,12 +156,11 @@ Examples:
   sudo torchyard machine quiet --measure --each
       how much noise each knob removes: audits with and without it
 
-Change machine settings that make measurements noisy. The original values are saved to disk before
-the first write. They are restored after the command, on errors, on Ctrl-C and after kill -9.
-Without a command, the settings stay until `torchyard machine restore`.
+Change machine settings that make measurements noisy. The original values are saved first, and restored
+after the command, on errors, on Ctrl-C and after kill -9. Without a command, the settings stay until
+`torchyard machine restore`.
 
-A command after `sudo` runs as root. With a command, stdout belongs to the command: the table and
---json go to stderr.
+With a command, the table and --json go to stderr.
 """
 
 

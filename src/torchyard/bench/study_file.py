@@ -38,10 +38,10 @@ Quantity = str | int | float
 
 @dataclass(frozen=True, kw_only=True)
 class TargetTable:
-    """An interpreter with PyTorch installed."""
+    """An interpreter with torch."""
 
     python: str
-    """Path of a Python interpreter, folder of a virtual environment, or a command on PATH."""
+    """As `--target` of [torchyard bench](commands.md#torchyard-bench)."""
     variables: dict[str, str | int | float] = field(default_factory=dict)
     """Environment variables of this interpreter."""
 
@@ -61,8 +61,7 @@ class EnvironmentTable:
     memory: str = ""
     """NUMA policy of its memory: `"bind:0"` or `"interleave:0-1"`."""
     instances: int | None = None
-    """Parallel processes that run the same workload, each on its share of the cores [default: 1]; at
-    most four per core. An iteration then takes the time in which all of them together complete one."""
+    """Parallel processes that run the same workload, each on its share of the cores [default: 1]; at most four per core. The time of an iteration is that in which all together complete one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +163,7 @@ class SweepTable:
     tries: int | None = None
     """Maximum number of attempts at a cell whose process dies or hangs [default: 2]."""
     batch_size: Literal["largest"] | None = None
-    """`"largest"`: search first for the largest size that fits, for each workload that names none."""
+    """`"largest"`: search for the largest that fits, for each workload that names none."""
     null: bool | None = None
     """Use the baseline as every candidate, to measure the false alarm rate of this machine."""
     executor: Literal["local", "slurm"] | None = None

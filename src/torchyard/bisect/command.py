@@ -45,12 +45,10 @@ Examples:
                    "OMP_NUM_THREADS=2 KMP_BLOCKTIME=0" --command ./bench
 
 Find the revision of a git repository (--good, --bad), the release of a package (--releases) or the
-settings (--settings) that changed a program (--command) or a workload (--workload). Good and bad are
-compared first. For revisions and releases, each round runs good, bad and one between them in random
-order, and updates the probability of every revision; the search ends when one has 95 %. For settings,
-delta debugging finds the smallest set of settings that keeps the difference.
-
-Measurements are kept. The same command resumes after an interrupt, a kill, or with a longer --time.
+settings (--settings) that changed a program (--command) or a workload (--workload). Each round runs
+good, bad and one revision between them, and updates the probability of every revision. For settings,
+delta debugging finds the smallest set that keeps the difference. The same command resumes after an
+interrupt, a kill, or with a longer --time.
 
 \b
 Exit codes:
@@ -68,7 +66,7 @@ Exit codes:
 @click.option(
     "--releases",
     metavar="PACKAGE:FIRST..LAST",
-    help="Versions of a package, each installed by pip into an environment of its own.",
+    help="Versions of a package, each installed by pip.",
 )
 @click.option(
     "--settings",
@@ -80,8 +78,7 @@ Exit codes:
     "--python",
     type=FILE,
     metavar="FILE",
-    help="Interpreter of these environments, or of the checkouts, where a relative path is inside the "
-    "checkout.  [default: the one that runs Torchyard]",
+    help="Interpreter of their environments, or of the checkouts (a relative path is inside them).  [default: the one that runs Torchyard]",
 )
 @click.option(
     "--with",
@@ -93,7 +90,7 @@ Exit codes:
 @click.option(
     "--recipe",
     metavar="NAME|FILE",
-    help="Build each revision, or each version from source, as `torchyard build` does.",
+    help="Build each revision, or each version from source.",
 )
 @click.option(
     "--set",
@@ -106,8 +103,7 @@ Exit codes:
     "--command",
     default="",
     metavar="TEXT",
-    help="The program; runs without a shell. {python} is the interpreter of the environment or build, "
-    "{prefix} the prefix of the build.",
+    help="The program; no shell. {python} is the interpreter of the environment or build, {prefix} the prefix of the build.",
 )
 @click.option(
     "--workload",
@@ -133,8 +129,7 @@ Exit codes:
     type=click.Choice(["time", "printed", "memory", "compile-time", "accuracy", "failure"]),
     default="time",
     show_default=True,
-    help="Wall time, the line `torchyard: SECONDS` that the program prints, peak memory, or a nonzero exit "
-    "code (125: skip). Only with --workload: compile time from empty caches, and wrong results.",
+    help="Wall time, the printed line `torchyard: SECONDS`, peak memory, nonzero exit code (125: skip); with --workload also compile time from empty caches, and wrong results.",
 )
 @click.option(
     "--time", default="10m", show_default=True, metavar="DURATION", help="Measuring time in all."
@@ -162,26 +157,25 @@ Exit codes:
 @click.option(
     "--why",
     is_flag=True,
-    help="With --workload: attribute the change to operators, as `torchyard why` does.",
+    help="With --workload: attribute the change to operators.",
 )
 @click.option(
     "--executor",
     type=click.Choice(["local", "slurm"]),
     default="local",
     show_default=True,
-    help="Where rounds are measured: here, or each in a job of Slurm.",
+    help="Measure rounds here, or each in a Slurm job.",
 )
 @click.option(
     "--slurm",
     multiple=True,
     metavar="OPTION=VALUE",
-    help="With --executor slurm: partition, account, qos, gpus, cpus, memory, exclusive or time; "
-    "slurm-NAME for any other option of sbatch.",
+    help="With --executor slurm: partition, account, qos, gpus, cpus, memory, exclusive, time; slurm-NAME for any other sbatch option.",
 )
 @click.option(
     "--flat-prior",
     is_flag=True,
-    help="Choose revisions without signatures of the workload and without the files that commits touch.",
+    help="Ignore signatures of the workload and files that commits touch.",
 )
 @click.option("--html", type=FILE, metavar="FILE", help="Write a self-contained HTML page.")
 @click.option(

@@ -26,7 +26,7 @@ class GitSource:
     """A git repository at one revision."""
 
     url: str
-    """URL or path of the repository, anything that git can fetch from."""
+    """URL or path that git can fetch from."""
     ref: str = "main"
     """Branch, tag or commit."""
     submodules: bool = True
@@ -34,7 +34,7 @@ class GitSource:
     shallow: bool = True
     """Fetch without history."""
     overrides: dict[str, str] = field(default_factory=dict)
-    """Submodule path -> revision to use instead (e.g. of oneDNN inside PyTorch)."""
+    """Submodule path -> revision to use instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class FolderSource:
     """A folder on this machine; the build works on a copy."""
 
     path: str
-    """Absolute, or relative to the recipe file; with `--set`, relative to the current folder."""
+    """Relative to the recipe file, or with `--set` to the current folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ class TarballSource:
     url: str
     """URL or path of the archive."""
     sha256: str
-    """Checksum of the archive; a mismatch is an error."""
+    """Checksum of the archive."""
     strip: int = 1
-    """Number of leading path components to strip, as `tar --strip-components`."""
+    """As `tar --strip-components`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class SdistSource:
     version: str
     """Exact version."""
     sha256: str = ""
-    """Checksum of the archive; default: the one given by the index."""
+    """Checksum of the archive; default: the index's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class VenvTable:
     """Python packages to install into a virtual environment before the build."""
 
     packages: tuple[str, ...] = ()
-    """pip requirements; those of the release in the compatibility table are added."""
+    """pip requirements, in addition to those of the [release](versions.md)."""
     requirements: tuple[str, ...] = ()
     """Requirement files, relative to the source tree."""
 
@@ -123,11 +123,11 @@ class DebianRootTable:
     suite: str = "trixie"
     """Code name of the suite."""
     packages: tuple[str, ...] = ()
-    """In addition to compiler, CMake, Ninja, git, ccache and Python, which are always installed."""
+    """In addition to compiler, CMake, Ninja, git, ccache and Python."""
     build_dependencies_of: tuple[str, ...] = ()
     """Source packages whose build dependencies are installed."""
     mirror: str = ""
-    """URL of an archive that has the suite; empty means the mirror of this machine's apt."""
+    """URL of an archive that has the suite; empty means that of this machine's apt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +148,13 @@ class EnvironmentTable:
     conda: CondaTable = field(default_factory=CondaTable)
     debian_root: DebianRootTable = field(default_factory=DebianRootTable)
     system_packages: tuple[str, ...] = ()
-    """Debian packages that exported images contain in addition, such as an allocator."""
+    """Debian packages of exported images, such as an allocator."""
     variables: dict[str, str] = field(default_factory=dict)
     """Set in all steps and in the activation script; may use {placeholders}."""
     path: tuple[str, ...] = ()
     """Folders to prepend to PATH."""
     include: tuple[str, ...] = ()
-    """Header folders, in search order; searched before those of the environment."""
+    """Header folders, searched in order before those of the environment."""
     libraries: tuple[str, ...] = ()
     """Library folders, in search order of linker and loader."""
 
@@ -186,7 +186,7 @@ class CMakeTable:
     targets: tuple[str, ...] = ()
     """Targets to build; empty means all."""
     install: bool = True
-    """Install into the prefix; otherwise the result stays in the build folder."""
+    """Install into the prefix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,19 +196,19 @@ class PythonTable:
     distribution: str = ""
     """Distribution name of the wheel; empty means the recipe's name."""
     front_end: Literal["auto", "setup.py", "pep517"] = "auto"
-    """`auto` uses the compatibility table, and `pep517` for projects not in it."""
+    """`auto`: that of the [release](versions.md), else `pep517`."""
     configure: tuple[str, ...] = ()
-    """Arguments of `python` that only configure the project, if it supports that."""
+    """Arguments of `python` that only configure the project."""
     install: Literal["wheel", "editable"] = "wheel"
-    """Build, keep and install a wheel, or install in place for development."""
+    """Install a wheel, or in place for development."""
     options_as: Literal["variables", "cmake-args"] = "variables"
-    """How options are passed to the project: as environment variables or in CMAKE_ARGS."""
+    """Whether options are environment variables or in CMAKE_ARGS."""
     build_folder: str = "build"
     """Folder of CMakeCache.txt and object files, relative to the source tree."""
     online: bool = False
-    """Allow network access in the build step, for projects that download while they build."""
+    """Allow network access in the build step."""
     compiles_with: Literal["compiler", "cmake"] = "compiler"
-    """`cmake` if CMake starts the compilers, so that the meter can be its compiler launcher."""
+    """`cmake` if CMake starts the compilers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,14 +233,14 @@ class MakeTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeTest:
-    """A few lines of Python that must run in the finished target, outside the source tree."""
+    """Python code that must run in the finished target, outside the source tree."""
 
     name: str
     """Name shown in reports."""
     python: str
-    """Code to run; an exception or a nonzero exit code is a failure."""
+    """The code."""
     device: Literal["", "cuda", "rocm"] = ""
-    """Device it needs; on a machine without one, the test is skipped and recorded as skipped."""
+    """Device it needs; without one, the test is skipped, and recorded so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,11 +260,11 @@ class VerifyTable:
     import_name: str = ""
     """Module that must be importable outside the source tree."""
     libraries: tuple[str, ...] = ()
-    """Glob patterns below site-packages or the prefix; linked libraries of matches are checked."""
+    """Glob patterns below site-packages or the prefix, of files whose linked libraries are checked."""
     files: tuple[str, ...] = ()
     """Files that must exist below the prefix."""
     ignored_options: tuple[str, ...] = ()
-    """Options that do not appear in CMakeCache.txt, and are not reported as missing there."""
+    """Options that are not in CMakeCache.txt."""
     smoke: tuple[SmokeTest, ...] = ()
     """Tests that run after every build."""
     tests: tuple[TestFile, ...] = ()
@@ -280,11 +280,11 @@ class ComponentTable:
     variant: str = ""
     """Empty means the recipe's default variant."""
     variants: dict[str, str] = field(default_factory=dict)
-    """Variant of the stack -> variant of the component; takes precedence over `variant`."""
+    """Variant of the stack -> variant of the component, before `variant`."""
     version: str = ""
     """Empty means the recipe's version."""
     needs: tuple[str, ...] = ()
-    """Components to build first, in addition to those in the recipe's `needs`."""
+    """Further components to build first."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings as in `--set KEY=VALUE`."""
 
@@ -294,18 +294,18 @@ class Recipe:
     """A component or a stack of components, with variant and settings merged in."""
 
     name: str
-    """Name of the recipe and its component; default: the name of the file."""
+    """Default: the name of the file."""
     summary: str = ""
     """One-line description."""
     version: str = ""
     """Release to build; `--version` overrides it."""
     variant: str = ""
     builder: BuilderKind = "cmake"
-    """Build system; `torchbench` installs the requirements of a model, `none` only fetches and checks."""
+    """`torchbench` installs the requirements of a model, `none` only fetches and checks."""
     needs: tuple[str, ...] = ()
-    """Recipes to build first; this one finds their files in the prefix."""
+    """Recipes to build first, whose files this one finds in the prefix."""
     architectures: tuple[str, ...] = ()
-    """Processor architectures, as in `uname -m`, that it can be built for; empty means any."""
+    """Processor architectures, as in `uname -m`; empty means any."""
     source: SourceTable = field(default_factory=SourceTable)
     environment: EnvironmentTable = field(default_factory=EnvironmentTable)
     options: dict[str, Scalar] = field(default_factory=dict)
@@ -322,16 +322,15 @@ class Recipe:
     disk_gib: float = 1.0
     """Disk space for source, object files and result."""
     cpu_seconds: float = 0.0
-    """CPU time of all compiles on a recent server core, for the first estimate; 0 means unknown."""
+    """CPU time of all compiles, for the first estimate; 0 means unknown."""
     jobs: int = 0
-    """Most parallel jobs of this component, whatever `--jobs` says; 0 means no limit of its own."""
+    """Most parallel jobs of this component; 0 means no limit of its own."""
     job_memory_mib: int = 1024
-    """Peak memory of a typical compile job, used until measured on this machine."""
+    """Peak memory of a typical compile job, until measured on this machine."""
     heavy: dict[str, int] = field(default_factory=dict)
     """Glob pattern of object or source names -> peak memory in MiB, for files that need more."""
     compile_options: dict[str, str] = field(default_factory=dict)
-    """Glob pattern of source names -> compiler options to append, such as `-O1` for a file that
-    crashes the compiler. Existing object files are not recompiled."""
+    """Glob pattern of source names -> compiler options to append. Existing object files are not recompiled."""
     components: tuple[ComponentTable, ...] = ()
     """Components of a stack; a stack has no source."""
     known_release: str = ""

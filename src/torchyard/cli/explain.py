@@ -30,7 +30,7 @@ Examples:
   torchyard explain cmake-too-new   a known cause of failed builds
 
 Explain a term, column, verdict, note, failure kind, exit code, pattern of wasted work or cause of
-failed builds, and what to do about it. Common synonyms work, too.
+failed builds, and what to do about it.
 """
 
 

@@ -27,8 +27,8 @@ Examples:
   torchyard serve --host 0.0.0.0 --token-file ~/.torchyard-token
       for the network, with a token of your own
 
-Show runs, workloads, histories, comparisons and the progress of running benchmarks in a browser. By
-default only this machine can connect, with the token in the printed URL. Ctrl-C stops the server.
+Show runs, workloads, histories, comparisons and running benchmarks in a browser. By default only this
+machine can connect, with the token in the printed URL.
 """
 
 
@@ -55,7 +55,7 @@ default only this machine can connect, with the token in the printed URL. Ctrl-C
 @click.option(
     "--no-token",
     is_flag=True,
-    help="Require no token: every user of this machine can read the dashboard.",
+    help="Every user of this machine can read the dashboard.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the dashboard in the browser.")
 @common_options
@@ -144,8 +144,8 @@ Examples:
   torchyard site public --share
       redacted, for publication
 
-Write runs, workloads, histories and comparisons as static files: open index.html, or copy the folder
-to any web server. Later calls only replace changed files. A folder with other files is rejected.
+Write runs, workloads, histories and comparisons as static files, for a browser or any web server. Later
+calls only replace changed files. A folder with other files is rejected.
 """
 
 

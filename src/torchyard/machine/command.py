@@ -97,10 +97,10 @@ Examples:
   torchyard machine show --root ./copy
       another machine, from a copy of its /proc and /sys
 
-Show everything that makes benchmarks noisy. Changes nothing and needs no root.
+Show everything that makes benchmarks noisy.
 
-Exit code 6: measurements taken now are not trustworthy, because of other programs, steal time, memory pressure, thermal
-throttling or battery power.
+Exit code 6: measurements taken now are not trustworthy, because of other programs, steal time, memory
+pressure, thermal throttling or battery power.
 """
 
 
@@ -156,8 +156,8 @@ Examples:
   torchyard machine boot --check                  after the reboot: what took effect
 
 Print the kernel command line for GRUB and for systemd-boot, merged with the present one. Nothing is
-written: edit the line by hand, run the command below it, reboot, and use --check, which exits with
-code 6 if a parameter is not in force. Many settings need no reboot: see `torchyard machine quiet`.
+written: edit the line, run the command below it, reboot, and use --check, which exits with code 6 if a
+parameter is not in force.
 """
 
 
@@ -270,7 +270,7 @@ Examples:
   sudo torchyard machine restore --json
 
 Restore the original values after `torchyard machine quiet` without a command, or after one that
-was killed. Every value is read back after writing.
+was killed.
 
 Exit code 0: everything is restored. 3: there was nothing to restore. 5: something could not be
 restored; it stays in the journal for the next attempt.

@@ -44,15 +44,14 @@ _OPTIONS: Final = (
     _values(
         "--cores",
         metavar="LIST|auto",
-        help="Isolate these CPUs for measuring, such as 2-7; auto: one NUMA node without the core "
-        "of CPU 0.  [default: none]",
+        help="CPUs to isolate for measuring, such as 2-7; auto: one NUMA node without the core of CPU 0.  [default: none]",
     ),
     _values(
         "--partition",
         type=click.Choice(("root", "isolated")),
         default="root",
         show_default=True,
-        help="cpuset partition of isolated cores: root balances load among them, isolated does not.",
+        help="cpuset partition of isolated cores; only root balances load among them.",
     ),
     _values(
         "--frequency",
@@ -66,7 +65,7 @@ _OPTIONS: Final = (
         type=Count(0),
         default=1,
         show_default=True,
-        help="Maximum wake-up latency of idle states; 0 never sleeps (hot).",
+        help="Maximum wake-up latency of idle states; 0: never sleep.",
     ),
     _values(
         "--aslr",

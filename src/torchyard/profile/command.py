@@ -31,10 +31,9 @@ Examples:
   torchyard profile --tool gvprof --dry-run train.py         print the command only
   torchyard profile --show latest --html time.html
 
-Run a Python program under a profiler, with the environment and options that the profiler needs. The
-program keeps its output, signals and exit code; if it fails, the data recorded so far are kept. If
-the profiler is not installed, the command prints what is missing and the exact command line, and
-exits with code 4.
+Run a Python program under a profiler. The program keeps its output, signals and exit code; if it
+fails, the data recorded so far are kept. If the profiler is not installed, the command prints what is
+missing and the exact command line, and exits with code 4.
 
 \b
 Tools:
@@ -108,8 +107,7 @@ Tools:
     "events",
     multiple=True,
     metavar="NAME",
-    help="perf: event to sample; nsys: API to trace; ncu: section; rocprof: counter; gvprof: "
-    "analysis, such as data_flow or value_pattern.",
+    help="perf: event; nsys: API; ncu: section; rocprof: counter; gvprof: analysis (data_flow, value_pattern).",
 )
 @_how(
     "--frequency",

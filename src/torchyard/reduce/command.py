@@ -37,16 +37,13 @@ Examples:
       the operators whose compiled code has wrong results
 
 Reduce a model that is slower, uses more memory or has wrong results when compiled to the smallest script
-that still shows it. The graph of the model is captured with all intermediate values. Delta debugging
-leaves out operators, then shortens dimensions, while a sequential test shows that at least 40 % of the
-loss stays, or while the accuracy check finds wrong results. The script needs only torch, and is checked
-in new processes.
+that still shows it. Delta debugging leaves out operators, then shortens dimensions, while at least 40 %
+of the loss stays, or results are wrong. The script needs only torch, and is checked in new processes.
 
-With --part, the search starts from one part of the stored result of `torchyard why`, and keeps 40 % of
-the loss of that part. The model as a whole need not be slower.
+With --part, the search starts from one part of the stored result of `torchyard why`.
 
-RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Measurements are kept until
-the next search of the same comparison; --resume continues a search that was interrupted or killed.
+RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Measurements are kept until the next
+search of the same comparison; --resume continues a search that was interrupted or killed.
 
 \b
 Exit codes:
@@ -91,10 +88,9 @@ Exit codes:
 @click.option(
     "--metric",
     type=click.Choice(["time", "memory", "wrong"]),
-    help="What the script shows: more time, more memory, or wrong results.  [default: wrong for a row "
-    "with wrong results, else time]",
+    help="What the script shows.  [default: wrong for a row with wrong results, else time]",
 )
-@click.option("--resume", is_flag=True, help="Continue a search that was interrupted or killed.")
+@click.option("--resume", is_flag=True, help="Resume a search.")
 @click.option(
     "--time", default="5m", show_default=True, metavar="DURATION", help="Time of the search."
 )

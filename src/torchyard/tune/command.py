@@ -69,9 +69,9 @@ _OPTIONS = (
     _what(
         "--mode",
         type=click.Choice(("inference", "training", *PHASES)),
-        help="prefill and decode are the phases of text generation. [default: inference]",
+        help="Mode of the workload. [default: inference]",
     ),
-    _what("--program", is_flag=True, help="The file is a program; one iteration is one run of it."),
+    _what("--program", is_flag=True, help="The file is a program; an iteration is one run."),
     _what(
         "--default",
         "baseline",
@@ -86,19 +86,17 @@ _OPTIONS = (
     _search(
         "--goal",
         type=click.Choice(("latency", "throughput")),
-        help="Minimize the time of an iteration, or maximize iterations per second, also with several "
-        "parallel processes. [default: latency]",
+        help="Time of an iteration, or iterations per second, also of several parallel processes. [default: latency]",
     ),
     _search(
         "--budget",
         metavar="DURATION",
-        help="Wall time until the recommendation; with --resume the new total, including finished rounds. "
-        f"[default: {DEFAULT_BUDGET}]",
+        help=f"Wall time; with --resume the new total. [default: {DEFAULT_BUDGET}]",
     ),
     _search(
         "--with-changed-results",
         is_flag=True,
-        help="Also try settings that change results by design, such as fast-math and TF32.",
+        help="Also try settings that change results by design: fast-math, TF32.",
     ),
     _search("--dry-run", is_flag=True, help="Show the settings to try without running them."),
     _how("--threads", metavar="N", help="Threads of the default. [default: one per core]"),
@@ -119,13 +117,13 @@ _OPTIONS = (
         "--resume",
         type=FOLDER,
         metavar="FOLDER",
-        help="Resume an interrupted race; finished rounds are not repeated.",
+        help="Resume an interrupted race.",
     ),
     _out(
         "--env-file",
         type=FILE,
         metavar="FILE",
-        help="Write the environment variables of the winner as NAME=value lines.",
+        help="Write the variables of the winner as NAME=value lines.",
     ),
     _out("--html", type=FILE, metavar="FILE", help="Write the race with charts as one HTML file."),
     _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),

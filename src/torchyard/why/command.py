@@ -42,14 +42,12 @@ Examples:
       also change one decision of the compiler at a time
   torchyard why build/run --launches 10 --json
 
-Find out why two variants differ. Further launches profile operators and kernels, and relate both to
-modules and source lines. The table lists how much each contributes to the difference, with 95 %
-confidence intervals; the parts sum to the difference.
-`torchyard reduce RUN --row N --part K` cuts the operators of a part down to a small script.
+Find out why two variants differ. Further launches profile operators and kernels. The table lists how
+much each module, source line and kernel contributes to the difference, with 95 % confidence intervals.
+On a GPU, parts are GPU time, and the rest is idle gaps. The result is saved in the run folder after
+every launch.
 
-RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. On a GPU, parts are GPU
-time, and the rest is idle gaps.
-The result is saved in the run folder after every launch.
+RUN is a run folder, the id of a run or a unique prefix of one, or `latest`.
 
 Exit code 6: the machine was too noisy; the numbers must not be used.
 """
@@ -69,8 +67,7 @@ Exit code 6: the machine was too noisy; the numbers must not be used.
 @click.option(
     "--seconds",
     type=Number(1.0, 1e6),
-    help="Measuring time of all launches, without start and compilation.  [default: half of --time; 20 at "
-    "most without it]",
+    help="Measuring time of all launches.  [default: half of --time; 20 at most without it]",
 )
 @click.option(
     "--time",
@@ -88,7 +85,7 @@ Exit code 6: the machine was too noisy; the numbers must not be used.
     "--traces",
     type=FOLDER,
     metavar="FOLDER",
-    help="Write a Chrome trace of one block of each side: baseline.json and candidate.json.",
+    help="Write a Chrome trace of one block of each variant.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @common_options

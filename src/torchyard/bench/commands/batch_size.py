@@ -32,9 +32,9 @@ Examples:
       on a GPU, up to its memory
   torchyard batch-size mine.py --backend inductor:max-autotune --largest 256
 
-Find the largest batch size of WORKLOAD that fits in memory. Sizes are doubled until one fails, then
-bisected; each is tried in a fresh process, so that running out of memory affects only that size. The
-table shows memory and throughput of every size, and where larger batches stop paying off.
+Find the largest batch size that fits in memory. Sizes are doubled until one fails, then bisected, each
+in a fresh process. The table shows memory and throughput of every size, and where larger batches stop
+paying off.
 """
 
 # Same headings as in the other commands.
@@ -53,7 +53,7 @@ def _options(command: Any) -> Any:
                 "backends",
                 multiple=True,
                 metavar="SPEC",
-                help="Variant that the batch must fit with, as in `bench --candidate`. May be repeated. "
+                help="Variant that the batch must fit with. May be repeated. "
                 "[default: eager and inductor]",
             ),
             _run(

@@ -62,8 +62,7 @@ Examples:
       run a study file; options override its keys
 
 Compare variants on workloads. The verdict is faster, slower, same or undecided, with a 95 %
-confidence interval that includes process-to-process variation. The last line is the answer in one
-sentence. Results are kept in a run folder.
+confidence interval that includes process-to-process variation. Results are kept in a run folder.
 """
 
 

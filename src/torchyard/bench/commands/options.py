@@ -38,13 +38,12 @@ LARGEST_BATCH_OPTION: Final[Option] = _what(
 RANKS_OPTION: Final[Option] = _what(
     "--ranks",
     metavar="N",
-    help="Processes of one process group, each with its own batch; the slowest one counts. Training "
-    "needs ddp, fsdp2 or FILE.py:FUNCTION in every variant. [default: 1]",
+    help="Processes of one process group, each with its own batch; the slowest counts. Training needs ddp, fsdp2 or FILE.py:FUNCTION in every variant. [default: 1]",
 )
 NODES_OPTION: Final[Option] = _what(
     "--nodes",
     metavar="N",
-    help="Nodes of the Slurm allocation that the ranks are spread over, by srun. [default: 1]",
+    help="Nodes of the Slurm allocation to spread the ranks over. [default: 1]",
 )
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
@@ -57,7 +56,7 @@ DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what(
         "--eval-mode/--no-eval-mode",
         default=None,
-        help="Train with modules in evaluation mode: no dropout, fixed statistics of norms. "
+        help="Train in evaluation mode: no dropout, fixed statistics of norms. "
         "[default: no-eval-mode]",
     ),
 )
@@ -66,8 +65,7 @@ BASELINE_OPTIONS: Final[tuple[Option, ...]] = (
     _run(
         "--baseline",
         metavar="SPEC",
-        help="Variant to compare with: parts joined by +, each a backend, precision, target, "
-        "environment or option, such as eager+channels-last. [default: eager on the first target]",
+        help="Variant to compare with: backend, precision, target, environment and options, joined by +, such as eager+channels-last. [default: eager on the first target]",
     ),
 )
 
@@ -99,7 +97,7 @@ STOP_OPTIONS: Final[tuple[Option, ...]] = (
     _when(
         "--time",
         metavar="DURATION",
-        help="Measuring time of one workload, shared by its candidates. [default: 60s]",
+        help="Measuring time of a workload, shared by its candidates. [default: 60s]",
     ),
     _when(
         "--precision-goal",
@@ -132,7 +130,7 @@ MEASURE_OPTIONS: Final[tuple[Option, ...]] = (
         "--paired-layout/--randomize-addresses",
         "paired_layout",
         default=None,
-        help="Start both variants of a launch with the same memory layout, or each with its own. "
+        help="Give both variants of a launch the same memory layout, or each its own. "
         "[default: paired-layout]",
     ),
     _how(
@@ -324,24 +322,23 @@ _OPTIONS: Final = (
         "modes",
         multiple=True,
         type=click.Choice(MODES),
-        help="May be repeated. `generate` means prefill and decode, the phases of a language model. "
+        help="May be repeated. `generate`: prefill and decode of a language model. "
         "[default: inference]",
     ),
     _what(
         "--script",
         metavar="FILE.py",
-        help="A training script, timed between its steps; it runs in the current folder.",
+        help="Training script whose steps are timed; it runs in the current folder.",
     ),
     _what(
         "--step",
         metavar="NAME",
-        help="With --script: the function whose calls are the steps, such as train_step, "
-        "Trainer.step or trainer.step. [default: steps of the optimizer]",
+        help="With --script: function whose calls are the steps: train_step, Trainer.step, trainer.step. [default: steps of the optimizer]",
     ),
     _what(
         "--script-args",
         metavar="TEXT",
-        help="With --script: its arguments, such as '--epochs 2 --batch 32'.",
+        help="With --script: its arguments: '--epochs 2 --batch 32'.",
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
@@ -353,22 +350,21 @@ _OPTIONS: Final = (
         "candidates",
         multiple=True,
         metavar="SPEC",
-        help="Variant to compare with the baseline, such as inductor, inductor:max-autotune+bfloat16 "
-        "or mine.py:function. [default: the other targets, else the environments, else inductor]",
+        help="Variant to compare: inductor, inductor:max-autotune+bfloat16, mine.py:function. [default: the other targets, else the environments, else inductor]",
     ),
     _run(
         "--row",
         metavar="RUN:N",
-        help="Repeat row N of an earlier run with its settings; `torchyard report` shows RUN:N.",
+        help="Repeat row N of an earlier run with its settings.",
     ),
     _run(
         "--command",
         "commands",
         multiple=True,
         metavar="COMMAND",
-        help="A whole program, such as 'python a.py'; repeated, the first is the baseline.",
+        help="A whole program, such as 'python a.py'; the first is the baseline.",
     ),
-    _run("--shell", is_flag=True, help="Run the commands by /bin/sh instead of splitting them."),
+    _run("--shell", is_flag=True, help="Run the commands by /bin/sh."),
     _run(
         "--warmup",
         type=Count(0, 1000),
@@ -378,8 +374,7 @@ _OPTIONS: Final = (
     _run(
         "--backend",
         metavar="SPEC",
-        help="With several files: how all of them run, such as inductor or inductor+bfloat16. "
-        "[default: eager]",
+        help="With several files: how they run, such as inductor+bfloat16. [default: eager]",
     ),
     _run(
         "--precision",
@@ -392,19 +387,18 @@ _OPTIONS: Final = (
     _how(
         "--tune",
         is_flag=True,
-        help="Quiet the machine for this run and restore its settings afterwards; needs root.",
+        help="Quiet the machine for this run; needs root.",
     ),
     _how(
         "--tune-profile",
         type=click.Choice(TUNES),
         default="auto",
-        help="With --tune: what to quiet, as in `torchyard machine quiet`; auto follows the devices. "
-        "[default: auto]",
+        help="With --tune: what to quiet; auto: the devices that are used. [default: auto]",
     ),
     _how(
         "--cores",
         metavar="LIST|auto",
-        help="With --tune: reserve these cores, such as 2-7, and measure on them.",
+        help="With --tune: cores to isolate and measure on, such as 2-7.",
     ),
     *LIMIT_OPTIONS,
     _out(

@@ -66,7 +66,7 @@ machine's peak; `roofline-svg` is the same as a chart.
     "--price",
     type=Number(0.0, 1e9),
     metavar="AMOUNT",
-    help="Price of the machine per hour: adds the cost of a million generated tokens.",
+    help="Price of the machine per hour, for the cost of a million generated tokens.",
 )
 @common_options
 def report(

@@ -120,10 +120,9 @@ Examples:
   torchyard workloads --torchbench ~/src/benchmark
   torchyard workloads --torchbench ~/src/benchmark --check --mode training
 
-List the built-in workloads: name, modes, default batch size and parameters. Pass a
-name to `torchyard bench --only`, optionally with parameters: kernels/matmul:size=500.
-Suites that accept any model name also have a list, which `--suite NAME` runs, with batch
-sizes for a large GPU and a large server.
+List the built-in workloads: name, modes, default batch size and parameters, which can be set:
+kernels/matmul:size=500. Suites that accept any model name have a list, with batch sizes for a large
+GPU and a large server.
 
 With a checkout of pytorch/benchmark, list its models; --check loads each of them in its own
 process without network access, and reports which cannot be loaded and why.

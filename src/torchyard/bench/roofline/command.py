@@ -21,8 +21,8 @@ Examples:
   torchyard machine peak --target build:pytorch-2.6.0-trimmed --json
 
 Measure the peak that `torchyard report --format roofline` compares kernels with: FLOP/s of matrix
-products and bytes/s of memory, each the best of many short runs. It is stored for 30 days, per
-machine, device, precision, number of threads and torch version.
+products and bytes/s of memory. It is stored for 30 days, per machine, device, precision, number of
+threads and torch version.
 """
 
 
@@ -47,7 +47,7 @@ machine, device, precision, number of threads and torch version.
     metavar="PYTHON|build:NAME",
     help="Interpreter with PyTorch: a path, a virtual environment, or a build. [default: this one]",
 )
-@click.option("--measure", is_flag=True, help="Measure again even if a stored peak is recent.")
+@click.option("--measure", is_flag=True, help="Ignore a stored peak.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @common_options
 def peak(

@@ -20,8 +20,8 @@ Examples:
   torchyard build update dev-stack-main
   torchyard build update dev-stack-main --component torchvision
 
-Update the sources of a build (to the tip of their branch, or to the present content of a local
-folder) and rebuild. Only changed files are compiled.
+Update the sources of a build (to the tip of their branch, or the content of a local folder) and
+compile what changed.
 """
 
 _REBUILD_HELP = """
@@ -30,8 +30,7 @@ Examples:
   torchyard build rebuild pytorch-2.6.0-trimmed
   torchyard build rebuild dev-stack-main --component pytorch --dependents
 
-Rebuild after you edited files in the working copy of a build: compile the changed files, install
-and check the result.
+Compile, install and check edited files in the working copy of a build.
 """
 
 _CLEAN_HELP = """
@@ -41,8 +40,7 @@ Examples:
   torchyard build clean dev-stack-main --component pytorch --level tree
   torchyard build clean old --level all                       the whole build
 
-Remove files that a build created. The level `tree` also removes the working copy with all generated
-files (hipified sources included); the next build recreates it from the fetched source.
+Remove files that a build created. The next build recreates a removed working copy from the fetched source.
 """
 
 
@@ -119,7 +117,7 @@ def rebuild(
     type=click.Choice(["objects", "tree", "all"]),
     default="objects",
     show_default=True,
-    help="What to remove: object files, also the working copy, or the whole build.",
+    help="Object files, also the working copy with generated files (hipified sources), or the whole build.",
 )
 @common_options
 def clean(build: str, components: tuple[str, ...], level: str, as_json: bool) -> None:
@@ -140,9 +138,9 @@ Examples:
   torchyard build test pytorch-2.6.0-trimmed test/test_nn.py
   torchyard build test pytorch-2.6.0-trimmed --json         the files listed in the recipe
 
-Run test files of the project in the finished target, outside its source tree. Failures listed in
-the recipe as known are reported separately from new ones. After a crash of the interpreter the run
-continues with the next test. Exits with code 7 if there are new failures.
+Run test files of the project in the finished target, outside its source tree. Known failures, which
+the recipe lists, are reported separately. After a crash the run continues with the next test. Exits
+with code 7 if there are new failures.
 """
 
 

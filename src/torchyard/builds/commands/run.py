@@ -107,19 +107,19 @@ def _base_python(text: str) -> str:
     "start_from",
     default="",
     metavar="STEP",
-    help="Run this step and all steps that depend on it.",
+    help="Run this step and all that depend on it.",
 )
 @_steps("--only", multiple=True, metavar="STEP", help="Run only this step (repeatable).")
 @_steps("--force", is_flag=True, help="Run all steps, finished ones included.")
 @_steps(
     "--touch",
     is_flag=True,
-    help="Treat finished steps as up to date although the plan changed, like `make --touch`.",
+    help="Treat finished steps as up to date even if the plan changed.",
 )
 @_steps(
     "--keep-going",
     is_flag=True,
-    help="After a failure, continue with the steps that do not depend on it.",
+    help="After a failure, continue with independent steps.",
 )
 @_how(
     "--jobs",
@@ -133,13 +133,13 @@ def _base_python(text: str) -> str:
     type=click.Choice(["auto", "ccache", "sccache", "none"]),
     default="auto",
     show_default=True,
-    help="Compiler cache; it is tested first and not used if it does not work.",
+    help="Compiler cache, used only if a test compile works.",
 )
 @_how(
     "--build-cache",
     default="",
     metavar="FOLDER|URL",
-    help="Reuse finished components of this folder, and store new ones in it. A URL is only read.",
+    help="Reuse finished components of this folder and store new ones; a URL is only read.",
 )
 @_how("--no-doctor", is_flag=True, help="Skip the check of prerequisites.")
 @_out("--plan", "plan_only", is_flag=True, help="Print the plan and exit.")
@@ -333,9 +333,8 @@ Examples:
   torchyard doctor pytorch --variant cuda
   torchyard doctor pytorch --version 2.6.0 --set environment.use=conda --json
 
-Check the prerequisites of a build: versions against the compatibility table, memory and disk space,
-compilers, drivers, order of header and library paths. Each finding suggests a fix. Exits with code
-4 if the build cannot succeed.
+Check the prerequisites of a build: versions, memory, disk space, compilers, drivers, order of header
+and library paths. Each finding suggests a fix. Exits with code 4 if the build cannot succeed.
 """
 
 

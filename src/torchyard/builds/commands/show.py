@@ -214,8 +214,7 @@ Examples:
   torchyard build lock pytorch-2.6.0-trimmed --output torch.lock.toml
   torchyard build pytorch --variant trimmed --version 2.6.0 --locked torch.lock.toml
 
-Write a lock file with the exact sources and packages of a finished build. `--locked FILE` builds
-the same sources again and reports any difference.
+Write a lock file with the exact sources and packages of a finished build, for `torchyard build --locked`.
 """
 
 _SBOM_HELP = """
@@ -292,9 +291,9 @@ Examples:
   torchyard build wheels pytorch-2.6.0-trimmed
   torchyard build wheels stack --output dist --platform manylinux_2_36_x86_64
 
-Copy the wheels of a build, with the libraries that they need, so that they can be installed on other
-machines. The platform tag names the oldest C library that they run with. Libraries of torch and of the
-GPU driver are not copied. Requires `pip install torchyard[wheels]`.
+Copy the wheels of a build, with the libraries that they need, for other machines. The platform tag
+names the oldest C library that they run with. Libraries of torch and of the GPU driver are not
+copied. Requires `pip install torchyard[wheels]`.
 """
 
 
@@ -308,14 +307,14 @@ GPU driver are not copied. Requires `pip install torchyard[wheels]`.
     default="auto",
     show_default=True,
     metavar="TAG",
-    help="Platform tag, such as manylinux_2_36_x86_64; `auto` chooses the oldest that fits.",
+    help="Platform tag: manylinux_2_36_x86_64; `auto`: the oldest that fits.",
 )
 @click.option(
     "--exclude",
     "excluded",
     multiple=True,
     metavar="PATTERN",
-    help="Library that is not copied, such as libcublas.so.*. May be repeated.",
+    help="Library that is not copied: libcublas.so.*. May be repeated.",
 )
 @common_options
 def wheels(
@@ -345,7 +344,7 @@ Examples:
   pip install . 2>&1 | torchyard build explain -
   torchyard build explain build.log --json
 
-Read the log of a failed build, run by Torchyard or not, and print cause and suggested fix; for an
+Print the cause of a failed build and a suggested fix, from its log, run by Torchyard or not; for an
 unknown failure, the first error and the command that failed. The exit code is 0 also for a log
 without a failure ("No failure found"); --json has the field `failed`.
 """

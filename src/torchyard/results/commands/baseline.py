@@ -36,8 +36,8 @@ Examples:
   torchyard compare baseline:main latest
   torchyard gate latest --baseline main --max-slowdown 2%
 
-A baseline is a name for one or more runs. With several runs of the same code, comparisons also
-account for the variation between sessions.
+A baseline is a name for runs. With several runs of the same code, comparisons also account for the
+variation between sessions.
 """
 
 

@@ -90,7 +90,7 @@ _OPTIONS: Final = (
     _which(
         "--workload",
         metavar="TEXT",
-        help="Label as in the table, with or without mode and parameters: models/gpt.",
+        help="Label, with or without mode and parameters: models/gpt.",
     ),
     _which("--suite", metavar="TEXT", help="Suite of the workload."),
     _which("--mode", metavar="TEXT", help="inference or training."),

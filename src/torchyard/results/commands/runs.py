@@ -50,8 +50,7 @@ Examples:
   torchyard results note latest "after the update of the kernel"
   torchyard results export --study nightly --output nightly.parquet
 
-Find, annotate, export and import the results of runs. Runs are folders in the results directory; no
-network is used.
+Find, annotate, export and import the results of runs.
 """
 
 
@@ -130,8 +129,7 @@ Examples:
   torchyard results note latest "first run after the kernel update"
   torchyard results note 20250131T12 "machine was hot"
 
-Add a note to a run that has ended. Lists, reports and histories show it. `torchyard bench --note
-TEXT` adds one at the start.
+Add a note to a run that has ended. `torchyard bench --note TEXT` adds one at the start.
 """
 
 
@@ -160,8 +158,8 @@ Examples:
   torchyard results delete 20250131T120000
   torchyard results delete 20250131T120000 20250201T080000 --yes
 
-Permanently delete runs with all their files. Each RUN is a run id, a unique prefix of one, or a run
-folder. If one of the runs is still running or part of a saved baseline, nothing is deleted.
+Permanently delete runs with all their files. If one is still running or part of a saved baseline,
+nothing is deleted.
 """
 
 
@@ -250,8 +248,8 @@ Examples:
   torchyard results reindex
   torchyard results reindex --json
 
-Rebuild the index of runs from the run folders, and remove leftovers of killed imports and deletions.
-Every command updates the index automatically and repairs a damaged one, so this is rarely needed.
+Rebuild the index of runs, and remove leftovers of killed imports and deletions. Every command updates
+and repairs the index, so this is rarely needed.
 """
 
 

@@ -39,8 +39,8 @@ Examples:
   torchyard results export 20250131T12 --archive run.tar.gz
 
 Write one row per comparison as CSV, JSON lines or Parquet (`pip install 'torchyard[parquet]'`), or
-whole run folders with --archive for `torchyard results import`. Exports all runs that match the
-filters, or only the given RUNs. An archive contains logs, command lines and host names.
+with --archive whole run folders, with logs, command lines and host names. Exports all runs that match
+the filters, or only the given RUNs.
 """
 
 
@@ -57,7 +57,7 @@ filters, or only the given RUNs. An archive contains logs, command lines and hos
     "--archive",
     type=FILE,
     metavar="FILE.tar.gz",
-    help="Write whole run folders to an archive instead of a table.",
+    help="Write whole run folders to an archive.",
 )
 @filter_options(limit=None)
 @common_options
@@ -168,9 +168,8 @@ Examples:
   torchyard results import old-disk/torchyard/runs
 
 Copy runs into the results directory: from an archive of `torchyard results export --archive`, a run
-folder, or a folder with run folders. Nothing is overwritten: a different run with the same id is
-rejected, with exit code 2. An archive with unsafe content or more than --max-size is rejected
-completely, with exit code 8.
+folder, or a folder with run folders. Another run with the same id is rejected, with exit code 2; an
+archive with unsafe content or more than --max-size completely, with exit code 8.
 """
 
 

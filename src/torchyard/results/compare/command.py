@@ -31,9 +31,9 @@ Examples:
   torchyard compare --over-time models/gpt
       one workload in all runs
 
-Compare A with B. Each is a run (an id, a unique prefix of one, a folder, or `latest`), baseline:NAME,
-a baseline file, or RUN#VARIANT; `#VARIANT` alone refers to the run of A. Without B, A is compared
-with the latest run. If the data does not support a verdict, the ratio is shown with the reason.
+Compare A with B, by default the latest run. Each is a run (an id, a unique prefix of one, a folder, or
+`latest`), baseline:NAME, a baseline file, or RUN#VARIANT; `#VARIANT` alone refers to the run of A. If
+the data does not support a verdict, the ratio is shown with the reason.
 """
 
 

@@ -55,7 +55,7 @@ run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default: la
 @click.option(
     "--baseline",
     metavar="NAME|FILE|RUN",
-    help="What limits are relative to. [default: the baseline of the run]",
+    help="Baseline of the limits. [default: the run's own]",
 )
 @click.option("--max-slowdown", metavar="PERCENT", help="Limit for every workload, such as 2%.")
 @click.option(
@@ -63,20 +63,19 @@ run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default: la
     "limits",
     multiple=True,
     metavar="PATTERN=PERCENT",
-    help="Limit for matching workloads, such as 'models/*=5%'; the last match applies.",
+    help="Limit for matching workloads: 'models/*=5%'; the last match applies.",
 )
 @click.option(
     "--limits",
     "limits_file",
     type=FILE,
     metavar="FILE",
-    help="A TOML file with a [gate] table, such as a study file; options override it.",
+    help="TOML file with a [gate] table, such as a study file.",
 )
 @click.option(
     "--metric",
     type=click.Choice(METRICS),
-    help="The limited metric. `time` is never supported between two runs; `compile` and `memory` "
-    "are single readings. [default: speedup]",
+    help="`time` is never supported between two runs; `compile` and `memory` are single readings. [default: speedup]",
 )
 @click.option(
     "--on-undecided",
@@ -93,9 +92,7 @@ run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default: la
     type=click.Choice(ACTIONS),
     help="If a workload fails or its results are wrong. [default: fail]",
 )
-@click.option(
-    "--require-all", is_flag=True, help="Fail if a workload of the baseline is missing in the run."
-)
+@click.option("--require-all", is_flag=True, help="Fail if a workload of the baseline is missing.")
 @session_option
 @click.option(
     "--markdown", type=FILE, metavar="FILE", help="Write a Markdown summary for a pull request."
@@ -107,7 +104,7 @@ run id, a unique prefix of one, a folder, `latest`, or RUN#VARIANT. [default: la
     "--why",
     "explain",
     is_flag=True,
-    help="If a limit is exceeded, explain the first such workload: `torchyard why`.",
+    help="Explain the first workload that exceeds a limit: `torchyard why`.",
 )
 @common_options
 def gate(run: str, as_json: bool, **options: Any) -> int:

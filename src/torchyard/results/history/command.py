@@ -31,9 +31,9 @@ Examples:
       one workload: a plot of its runs, with steps and drifts
   torchyard history --machine 'epyc*' --format html --output history.html
 
-Detect changes in the histories of workloads. A history is one workload with one candidate and
-baseline on one machine. A change is a step or a slow drift. Its cause is after the first revision
-of its range, up to and including the second. Untrusted results are shown but not analyzed.
+Detect changes, steps or slow drifts, in the histories of workloads: one candidate and baseline on one
+machine. The cause is after the first revision of the range, up to and including the second.
+Untrusted results are shown but not analyzed.
 """
 
 _which = section("Filters (texts may contain * and ?)")
@@ -47,8 +47,7 @@ _how = section("Output")
     type=click.Choice(METRICS),
     default="speedup",
     show_default=True,
-    help="`speedup` is paired with the baseline and less affected by noise; the others are of "
-    "the candidate alone.",
+    help="`speedup` is paired with the baseline; the others are of the candidate alone.",
 )
 @_which("--candidate", default="", metavar="TEXT", help="Name of the candidate variant.")
 @_which("--baseline", default="", metavar="TEXT", help="Name of the baseline variant.")
@@ -59,8 +58,7 @@ _how = section("Output")
 @_which(
     "--alpha",
     metavar="PERCENT",
-    help="False alarm rate per history without changes. Use a smaller value if histories are "
-    "checked after every run. [default: 1%]",
+    help="False alarm rate per history without changes; use less if checked after every run. [default: 1%]",
 )
 @_which(
     "--with-untrusted",

@@ -79,7 +79,7 @@ Examples:
   torchyard sweep list
   torchyard sweep list --json
 
-List sweeps, newest first, with creation time, name, executor and the number of cells by state.
+List sweeps, newest first, with the number of cells by state.
 """
 
 
@@ -130,9 +130,9 @@ Examples:
   torchyard sweep show 20250131T12
   torchyard sweep show ./sweep --json
 
-Show the cells of a sweep with their states: verdicts of finished cells, progress of running cells,
-and the reason and log of failed cells. SWEEP is a folder, a name or a unique prefix of it, or
-`latest`. Works while the sweep is running, on any machine that can access the folder.
+Show the cells of a sweep: verdicts of finished ones, progress of running ones, reason and log of
+failed ones. SWEEP is a folder, a name or a unique prefix of it, or `latest`. Works while the sweep
+runs, on any machine that can access the folder.
 """
 
 
@@ -184,8 +184,8 @@ Examples:
 
 Summarize a sweep: pass rate and geometric mean speedup of each suite, extremes, and failures; for
 an A/A sweep, the false alarm rate. SWEEP is a folder, a name or a unique prefix of it, or `latest`.
-Several sweeps, such as shards from other machines, are read as one; a cell in several sweeps is
-taken from the last one that finished it.
+Several sweeps, such as shards, are read as one; a cell in several is taken from the last one that
+finished it.
 """
 
 
@@ -226,9 +226,8 @@ Examples:
   torchyard sweep cancel latest
   torchyard sweep cancel ./sweep
 
-Cancel the jobs of a sweep on a cluster, or interrupt the process that drives it on this machine, like
-Ctrl-C. Finished cells are kept, and `torchyard sweep --resume` resumes the rest. Exit code 3 if
-nothing is running.
+Cancel the jobs of a sweep on a cluster, or interrupt its process on this machine, like Ctrl-C.
+Finished cells are kept. Exit code 3 if nothing is running.
 """
 
 

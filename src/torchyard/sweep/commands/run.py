@@ -79,7 +79,7 @@ _OPTIONS: Final = (
     _what(
         "--shard",
         metavar="PART/PARTS",
-        help="Run one of several equal parts, such as 1/4. Parts never overlap.",
+        help="Run one of several equal parts, such as 1/4.",
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
@@ -99,7 +99,7 @@ _OPTIONS: Final = (
     _run(
         "--null/--no-null",
         default=None,
-        help="A/A sweep: each candidate is the baseline again. Measures the false alarm rate.",
+        help="A/A sweep, for the false alarm rate: each candidate is the baseline again.",
     ),
     *PLACE_OPTIONS,
     *STOP_OPTIONS,
@@ -108,8 +108,7 @@ _OPTIONS: Final = (
     _how(
         "--budget",
         metavar="DURATION",
-        help="Wall time of the whole sweep, such as 30m: first one launch of each cell, then more where "
-        "they bring a verdict soonest. [default: until every cell is decided]",
+        help="Wall time of the sweep, such as 30m: one launch of each cell, then more where they bring a verdict soonest. [default: until every cell is decided]",
     ),
     _how(
         "--cell-limit",
@@ -121,13 +120,12 @@ _OPTIONS: Final = (
     _where(
         "--at-most",
         metavar="N",
-        help="Concurrent cells. They compile concurrently but are timed one at a time. "
-        "[default: 1 with local]",
+        help="Concurrent cells, timed one at a time. [default: 1 with local]",
     ),
     _where(
         "--reserve-cores",
         metavar="N",
-        help="CPUs for the timed cell; other cells go on preparing on the rest. 0 pauses them instead. "
+        help="CPUs for the timed cell; other cells compile on the rest. 0 pauses them. "
         "[default: up to 4 for cells on a GPU if enough remain, else 0]",
     ),
     _where("--partition", metavar="NAME", help="Slurm partition."),
@@ -148,18 +146,17 @@ _OPTIONS: Final = (
     _out(
         "--calibrate",
         is_flag=True,
-        help="Build each workload and run it once first, for better time and memory estimates.",
+        help="Run each workload once first, for better time and memory estimates.",
     ),
     _out(
         "--resume",
         metavar="FOLDER|latest",
-        help="Resume a sweep with its own plan; finished cells are not repeated.",
+        help="Resume a sweep with its own plan.",
     ),
     _out(
         "--take-over",
         is_flag=True,
-        help="With --resume, also measure cells of other processes that may still run. Use it after "
-        "another host or container has ended.",
+        help="With --resume, also measure cells that another host or container, now ended, had started.",
     ),
     _out(
         "--run-dir",

@@ -27,8 +27,7 @@ Examples:
   torchyard values sweep --resume FOLDER
 
 Run hundreds of operators, forward and backward, inspect what they write internally, and test each
-finding: with poison values, without the write, on other inputs, and without the profiler. Each result
-is stored as soon as it is available. A case whose process crashes is reported as crashed.
+finding: with poison values, without the write, on other inputs, and without the profiler.
 """
 
 
@@ -44,7 +43,7 @@ is stored as soon as it is available. A case whose process crashes is reported a
     "--cases",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Python file with a list CASES of additional cases.",
+    help="Python file with a list CASES of more cases.",
 )
 @click.option(
     "--resume",

@@ -23,16 +23,15 @@ Examples:
   torchyard values fix SWEEP --rebuild
 
 Propose source patches for the findings of a profile (`latest`, a folder, a file) or of a program, which is
-profiled first. A patch is proposed only if the source implies that results stay the same. It is then
-applied to a copy of the program: results must be equal bit for bit on several seeds, with garbage in
-uninitialized memory, and paired runs measure the saving. For other findings the reason is printed.
+profiled first. A patch is proposed only if the source implies that results stay the same, and verified in
+a copy of the program: results must be equal bit for bit on several seeds, with garbage in uninitialized
+memory, and paired runs measure the saving. For other findings the reason is printed.
 
-No file is changed without --apply. The program runs about 20 times for one patch and 15 times for each further one, which repeats its side effects.
-The exit code is 3 if no patch is proposed.
+No file is changed without --apply. The program runs about 20 times for one patch and 15 times for each
+further one, which repeats its side effects. The exit code is 3 if no patch is proposed.
 
-SWEEP is the folder of `torchyard values sweep --target build:NAME`: patches of torch's own source. --rebuild builds
-a second library from the compiled files of the build, which stays as it is, compares results and tests of
-both, and their speed.
+SWEEP is the folder of `torchyard values sweep --target build:NAME`: patches of torch's own source. --rebuild
+builds a second library and compares results, tests and speed of both.
 """
 
 
@@ -72,14 +71,11 @@ class FixCommand(SectionedCommand):
     multiple=True,
     type=click.Choice(("narrower-type", "sparse-gradient")),
     help=(
-        "Also propose patches of this class: narrower-type keeps masks boolean, sparse-gradient changes "
-        "embeddings and rounding."
+        "Also propose boolean masks (narrower-type) or sparse gradients of embeddings, which round differently."
     ),
 )
 @_how("--apply", "apply", is_flag=True, help="Change the files, after verification.")
-@_how(
-    "--rebuild", is_flag=True, help="With SWEEP: build the patched library, check and compare it."
-)
+@_how("--rebuild", is_flag=True, help="With SWEEP: build and check the patched library.")
 @_how(
     "--time",
     default="20s",

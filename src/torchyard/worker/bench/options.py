@@ -64,8 +64,7 @@ OPTIONS: Tuple[Option, ...] = (
     ),
     Option(
         "matmul-precision",
-        "torch.set_float32_matmul_precision: `high` and `medium` round the operands of float32 "
-        "matrix products to TF32 or bfloat16 where the hardware supports it",
+        "torch.set_float32_matmul_precision: `high` and `medium` round operands to TF32 or bfloat16 where the hardware supports it",
         "call",
         choices=("highest", "high", "medium"),
         changes_results=True,
@@ -78,7 +77,7 @@ OPTIONS: Tuple[Option, ...] = (
     ),
     Option(
         "cudnn-benchmark",
-        "torch.backends.cudnn.benchmark: cuDNN benchmarks its algorithms for each shape",
+        "torch.backends.cudnn.benchmark",
         "call",
     ),
     Option(
@@ -95,9 +94,7 @@ OPTIONS: Tuple[Option, ...] = (
     ),
     Option(
         WEIGHTS,
-        "quantised weights of linear layers: `int8` with a scale for each output, dequantised in the product; "
-        "`int8-packed` with torch's product for int8 weights; `torchao-...` by torchao, if the target has it. Results "
-        "are compared with those of the dequantised weights, and the difference from the baseline is reported",
+        "quantised weights of linear layers: `int8` with a scale for each output, dequantised in the product; `int8-packed` with torch's product for int8 weights; `torchao-...` by torchao, if the target has it",
         "model",
         choices=("int8", "int8-packed", "torchao-int8", "torchao-int4", "torchao-float8"),
         changes_results=True,
@@ -106,8 +103,7 @@ OPTIONS: Tuple[Option, ...] = (
     Option("no-onednn", "disable oneDNN on the CPU", "call"),
     Option(
         "dynamic",
-        "torch.compile with dynamic=True; the metrics then include recompilations for two other "
-        "batch sizes",
+        "torch.compile with dynamic=True; counts recompilations for two other batch sizes",
         "compile",
         needs_compiler=True,
     ),
