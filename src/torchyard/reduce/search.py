@@ -52,7 +52,11 @@ _NO_LOSS: Final = (
 )
 
 
-_NO_PART_LOSS: Final = "the operators may lose time only together with others: reduce without --part, or choose another one"
+_NO_PART_LOSS: Final = (
+    "the operators may lose time only together with others, or eager code may run other operators than "
+    "the traced model (branches on torch.compiler.is_compiling()): reduce without --part, or choose "
+    "another one"
+)
 
 
 class Unusable(Exception):
