@@ -112,6 +112,14 @@ def read_tail(path: Path, size_bytes: int) -> bytes:
         return b"".join(file.chunks(max(0, file.size_bytes - size_bytes)))
 
 
+def read_tail_text(path: Path, size_bytes: int) -> str:
+    """Return the last bytes of a file as text; empty if it cannot be read."""
+    try:
+        return read_tail(path, size_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def read_part(path: Path, start: int, size_bytes: int) -> bytes:
     """Return up to `size_bytes` bytes of a regular file from offset `start`."""
     with _Opened(path, None) as file:

@@ -23,7 +23,7 @@ from torchyard.core.records import encode
 from torchyard.core.study import Variant, Workload
 from torchyard.errors import ResultsDamaged
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.files.safe_writing import replace_json
 from torchyard.process.tree import peak_resident_bytes
 from torchyard.results.plausibility import decode_stored
 from torchyard.sweep.cost_estimate import KnownCost
@@ -76,7 +76,9 @@ def calibrate(
             if workload not in calibrations:
                 logs = folder / "logs" / "calibration" / cell.id
                 calibrations[workload] = _calibrate_workload(cell, logs, scratch=scratch)
-                _write(folder / CALIBRATION_FILE, list(calibrations.values()))
+                done = [encode(one) for one in calibrations.values()]
+                record = {"format": CALIBRATION_FORMAT, "workloads": done}
+                replace_json(folder / CALIBRATION_FILE, record)
             listener(calibrations[workload], number, len(cells))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -196,11 +198,6 @@ def _run_iteration(crew: LaunchProcesses, variant: Variant) -> Calibration:
         if crew.workload.device != "cpu" and isinstance(tensors, int)
         else None,
     )
-
-
-def _write(path: Path, calibrations: Sequence[Calibration]) -> None:
-    record = {"format": CALIBRATION_FORMAT, "workloads": [encode(one) for one in calibrations]}
-    replace_file(path, to_json_text(record, indent=1) + "\n")
 
 
 def _first_line(text: str) -> str:

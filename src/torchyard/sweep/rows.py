@@ -23,7 +23,7 @@ from torchyard.core.comparison import (
 from torchyard.core.records import encode
 from torchyard.core.study import Workload
 from torchyard.errors import TorchyardError, UsageError
-from torchyard.files.safe_reading import read_tail
+from torchyard.files.safe_reading import read_tail_text
 from torchyard.results.run_reader import Run, read_run
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Attempt, CellStatus, End, Outcome, SweepPlan, SweepRow
@@ -290,12 +290,8 @@ def _tries(status: CellStatus | None) -> int:
 def _log_tail(folder: Path, name: str) -> str:
     """Return the end of a log inside the folder; empty for a path outside it."""
     path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        return ""
-    try:
-        return read_tail(path, _LOG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    is_inside = path.is_relative_to(folder.resolve())
+    return read_tail_text(path, _LOG_BYTES) if is_inside else ""
 
 
 @dataclass(frozen=True, kw_only=True)
