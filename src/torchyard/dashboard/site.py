@@ -30,7 +30,13 @@ from torchyard.dashboard.pages import (
     style_name,
 )
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import (
+    replace_bytes,
+    replace_file,
+    to_json_text,
+    write_error,
+    write_errors,
+)
 from torchyard.results.model import METRICS, RunEntry, RunFilter
 from torchyard.results.run_reader import Run, read_run
 
@@ -68,14 +74,12 @@ class SiteFolder:
         self._now[name] = key
         # Names may contain lone surrogates.
         data = text.encode("utf-8", "replace")
-        try:
+        with write_errors(path, kept="what is there"):
             if path.is_file() and path.read_bytes() == data:
                 self.unchanged += 1
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(path, error, kept="what is there") from error
-        replace_file(path, data.decode("utf-8"))
+        replace_bytes(path, data)
         self.written += 1
 
     def finish(self) -> None:

@@ -40,7 +40,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.errors import UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
-from torchyard.files.safe_writing import replace_json, to_json_text, write_error
+from torchyard.files.safe_writing import replace_json, to_json_text, write_error, write_errors
 from torchyard.process.owner import is_alive, this_process
 from torchyard.results.directory import create_folder, home_folder, utc_timestamp
 from torchyard.results.plausibility import check_format, decode_stored
@@ -251,10 +251,8 @@ class SweepFolder:
     def driving(self) -> Iterator[None]:
         """Hold the lock of the one process that drives the sweep; the kernel frees it on a crash."""
         path = self.folder / LOCK_FILE
-        try:
+        with write_errors(path, kept="the sweep"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise write_error(path, error, kept="the sweep") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -250,9 +250,10 @@ def same_run_rows(
         if states != ("measured", "measured"):
             unpaired.append(_unpaired(label, pair, states, own))
             continue
-        recorded = _recorded(own, pair)
-        if recorded is not None:
-            result, untrusted = recorded
+        # Recorded if one of the two is the run's baseline.
+        recorded = next((one for one in own if {one.baseline, one.candidate} == set(pair)), None)
+        if recorded is not None and recorded.estimate is not None:
+            result, untrusted = recorded.estimate, recorded.untrusted
         else:
             blocks = _blocks(run) if blocks is None else blocks
             paired, result = pair_variants(run, label, *pair, blocks)
@@ -271,16 +272,6 @@ def _blocks(run: Run) -> RunBlocks:
             hint="give the run folder, or compare with the run's baseline",
         )
     return run.blocks_by_workload()
-
-
-def _recorded(
-    own: list[Comparison], pair: tuple[str, str]
-) -> tuple[Estimate, tuple[str, ...]] | None:
-    """Return the recorded estimate if one of the two is the run's baseline."""
-    for row in own:
-        if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
-            return row.estimate, row.untrusted
-    return None
 
 
 def _row(

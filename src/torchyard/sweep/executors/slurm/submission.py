@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from torchyard.errors import StepFailed, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_tail_text
-from torchyard.files.safe_writing import write_error
+from torchyard.files.safe_writing import write_errors
 from torchyard.results.index.entries import file_system_of
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
@@ -253,10 +253,8 @@ class SlurmExecutor:
         if not new:
             return
         place = self._folder / SLURM_FOLDER
-        try:
+        with write_errors(place, kept="the sweep"):
             place.mkdir(exist_ok=True)
-        except OSError as error:
-            raise write_error(place, error, kept="the sweep") from error
         size = array_size()
         for begin in range(0, len(new), size):
             self._submit_array(new[begin : begin + size])
