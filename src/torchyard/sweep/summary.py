@@ -66,7 +66,10 @@ def sweep_summary(
     rows = _corrected(rows, tested, budget)
     measured = {index: one for index, one in tested.items() if rows[index].end == "passed"}
     groups = _groups(rows, measured, tested, budget)
-    best, worst = ([], []) if plan.null else _extremes(rows, measured)
+    best, worst = (
+        [] if plan.null else _extremes(rows, measured, verdict)
+        for verdict in (Verdict.FASTER, Verdict.SLOWER)
+    )
     _correct_for_selection(rows, [*best, *worst], measured, budget.alpha)
     several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
     checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
@@ -290,13 +293,19 @@ def _usable(indices: Sequence[int], measured: Measured) -> tuple[set[int], bool]
     return {p for p in indices if p in measured and measured[p].interval is not None}, False
 
 
-def _extremes(rows: Sequence[SweepRow], measured: Measured) -> tuple[list[int], list[int]]:
-    """Return the indices of the best and the worst rows.
+def _extremes(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
+    """Return the indices of the best or the worst rows.
 
     Only rows that are decided after the correction, ordered by the end of their interval that is
     nearer to 1: ordering by the estimate would favor noisy rows.
     """
-    return _ranked(rows, measured, Verdict.FASTER), _ranked(rows, measured, Verdict.SLOWER)
+    ends_near_one = {}
+    for index in measured:
+        row = rows[index]
+        if row.verdict is verdict and row.trusted and row.interval is not None:
+            is_best = verdict is Verdict.FASTER
+            ends_near_one[index] = -row.interval.low if is_best else row.interval.high
+    return sorted(ends_near_one, key=ends_near_one.__getitem__)[:_EXTREMES]
 
 
 def _correct_for_selection(
@@ -310,19 +319,6 @@ def _correct_for_selection(
     )
     for index, interval in zip(chosen, intervals, strict=True):
         rows[index] = replace(rows[index], selected_interval=interval)
-
-
-def _ranked(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
-    decided = [index for index in measured if rows[index].verdict is verdict]
-    usable = [index for index in decided if rows[index].interval and rows[index].trusted]
-
-    def end_near_one(index: int) -> float:
-        interval = rows[index].interval
-        if interval is None:
-            raise AssertionError(rows[index])
-        return -interval.low if verdict is Verdict.FASTER else interval.high
-
-    return sorted(usable, key=end_near_one)[:_EXTREMES]
 
 
 def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
