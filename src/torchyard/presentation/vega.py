@@ -30,14 +30,13 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from xml.etree import ElementTree as ET
+
+from markupsafe import Markup
 
 from torchyard.presentation.html_page import json_for_script
 from torchyard.presentation.safe_text import one_line, without_controls
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
 _ELEMENTS: Final = frozenset(
@@ -161,8 +160,6 @@ def charts_available() -> bool:
 
 def inline_chart(spec: Mapping[str, Any], *, title: str, description: str) -> Markup:
     """Return a figure that is drawn now; `description` is its text for screen readers."""
-    from markupsafe import Markup
-
     if not charts_available():
         return _figure(title, Markup('<p class="muted">{}</p>').format(MISSING))
     svg = drawn_svg(spec, description=description)
@@ -183,8 +180,6 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
     its data, which may be `{"names": [...], "rows": [[...], ...]}` to save space. The page
     must contain the runtime and `charts.js`. No CSV: Vega parses it with `eval`, which pages forbid.
     """
-    from markupsafe import Markup
-
     data = Markup(json_for_script(_finite(spec if base else themed(spec))))  # noqa: S704 - no markup
     return _figure(
         title,
@@ -201,8 +196,6 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
 
 def chart_bases(bases: Mapping[str, Mapping[str, Any]]) -> Markup:
     """Return the specs that lazy charts of a page share; once per page."""
-    from markupsafe import Markup
-
     data = json_for_script({name: themed(spec) for name, spec in bases.items()})
     return Markup(  # noqa: S704 - no markup in it
         f'<script type="application/json" id="chart-bases">{data}</script>'
@@ -223,8 +216,6 @@ def themed(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _figure(title: str, inside: Markup) -> Markup:
-    from markupsafe import Markup
-
     caption = Markup("<figcaption>{}</figcaption>").format(one_line(title)) if title else Markup("")
     return Markup('<figure class="chart">{}{}</figure>').format(caption, inside)
 
@@ -260,8 +251,6 @@ def runtime_script() -> str:
 
 def packed_runtime() -> Markup:
     """Return the compressed runtime as a page element that is unpacked when a chart becomes visible."""
-    from markupsafe import Markup
-
     data = base64.b64encode(_compressed()).decode()
     return Markup(  # noqa: S704 - letters, digits, +, / and =
         f'<script type="application/gzip" id="chart-runtime">{data}</script>'
@@ -270,8 +259,6 @@ def packed_runtime() -> Markup:
 
 def runtime_link(address: str) -> Markup:
     """Return the element for pages that share one file with the text of `runtime_script`."""
-    from markupsafe import Markup
-
     return Markup(
         '<script type="application/gzip" id="chart-runtime" data-address="{}"></script>'
     ).format(address)

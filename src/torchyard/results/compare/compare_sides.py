@@ -16,14 +16,6 @@ from typing import Any
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.errors import NothingToDo, UsageError
-from torchyard.results.compare.facts import (
-    UNKNOWN,
-    baseline_facts,
-    candidate_facts,
-    differing,
-    differing_conditions,
-    other_facts,
-)
 from torchyard.results.compare.model import (
     CrossComparison,
     CrossMean,
@@ -42,7 +34,16 @@ from torchyard.results.compare.sides import (
     state_of,
     supported_row,
 )
-from torchyard.results.compare.two_runs import two_run_rows, unmatched_rows
+from torchyard.results.compare.two_runs import (
+    UNKNOWN,
+    baseline_facts,
+    candidate_facts,
+    differing,
+    differing_conditions,
+    other_facts,
+    two_run_rows,
+    unmatched_rows,
+)
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import Effect, effect_of, interval_of, mean_effect
 from torchyard.stats.estimate import decided, estimate, verdict_of
