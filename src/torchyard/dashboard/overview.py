@@ -190,13 +190,7 @@ def read_overview(live_store: LiveStore) -> Overview:
     newest = live_store.comparisons(RunFilter(limit=_NEWEST))
     by_series: dict[Series, list[ComparisonEntry]] = {}
     for entry in newest:
-        series = Series(
-            workload=entry.workload,
-            baseline=entry.baseline,
-            candidate=entry.candidate,
-            machine=entry.machine,
-        )
-        by_series.setdefault(series, []).append(entry)
+        by_series.setdefault(Series.of(entry), []).append(entry)
     titles = short_texts(series.workload for series in by_series)
     shown = dict(list(by_series.items())[:_MOST_SERIES])
     analyzed = histories_of(shown, live_store.points, cache=live_store.change_cache)

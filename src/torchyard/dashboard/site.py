@@ -156,16 +156,6 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """The result of writing a site."""
-
-    folder: Path
-    written: int
-    unchanged: int
-    removed: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _File:
     """A file of the site and how to create it."""
 
@@ -181,7 +171,7 @@ def write_site(
     *,
     share: bool = False,
     progress: Progress = lambda _done, _total: None,
-) -> Written:
+) -> SiteFolder:
     """Write or update a site; `share` redacts private text."""
     site = SiteFolder(folder)
     files = list(_Site(live_store, share=share).files())
@@ -195,9 +185,7 @@ def write_site(
         site.save_progress()
         raise
     site.finish()
-    return Written(
-        folder=site.folder, written=site.written, unchanged=site.unchanged, removed=site.removed
-    )
+    return site
 
 
 class _Site:

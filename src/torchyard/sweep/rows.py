@@ -175,6 +175,13 @@ def provisional_comparisons(status: CellStatus, folder: Path | None) -> dict[Nam
     }
 
 
+_PROVISIONAL: Final = (
+    *("speedup", "interval", "launches", "baseline_ns", "candidate_ns", "compile_s"),
+    *("untrusted", "run"),
+)
+"""Fields of a row that are known while its cell is measured."""
+
+
 def provisional_row(item: RunComparison, status: CellStatus, names: Names) -> SweepRow:
     """Return the row of a comparison whose cell is not finished."""
     measured = row_of(item, status=status, uncorrected=Verdict.UNDECIDED)
@@ -182,15 +189,8 @@ def provisional_row(item: RunComparison, status: CellStatus, names: Names) -> Sw
     return replace(
         row_without_result(status, names),
         end="provisional",
-        speedup=measured.speedup,
-        interval=measured.interval,
-        launches=measured.launches,
-        baseline_ns=measured.baseline_ns,
-        candidate_ns=measured.candidate_ns,
-        compile_s=measured.compile_s,
-        untrusted=measured.untrusted,
+        **{name: getattr(measured, name) for name in _PROVISIONAL},
         reason="; ".join([f"{launches} so far", *measured.untrusted, _why_no_result(status, None)]),
-        run=measured.run,
     )
 
 
