@@ -237,32 +237,20 @@ class Pages:
         )
 
     def compare(
-        self, links: Links, request: CompareRequest, sides: tuple[lists.Chosen, lists.Chosen] | None
+        self,
+        links: Links,
+        request: CompareRequest | None = None,
+        sides: tuple[lists.Chosen, lists.Chosen] | None = None,
+        *,
+        pairs: Sequence[tuple[RunEntry, RunEntry]] | None = None,
     ) -> str:
-        """The comparison of two runs; without sides, the form to choose them."""
+        """The comparison of two runs; without sides, the form to choose them, or the list of pairs."""
         newest = self._live_store.runs(RunFilter(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
         runs = [run for run in newest if not run.damage]
-        if sides is not None:
-            ids = {run.id for run in runs}
-            runs += [side.run for side in sides if side.run.id not in ids]
-        return self._compare(
-            links,
-            runs=runs,
-            request=request,
-            sides=None if sides is None else [side.run for side in sides],
-            compared=None if sides is None else lists.compare_chosen(*sides),
-            data=links.data("compare", request.query) if sides is not None else "",
-        )
-
-    def compare_pairs(self, links: Links, pairs: Sequence[tuple[RunEntry, RunEntry]]) -> str:
-        """The list of comparison pages, without a server."""
-        return self._compare(links, pairs=pairs)
-
-    def _compare(self, links: Links, **values: Any) -> str:
-        defaults = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
-        compared = values.get("compared")
-        comparison = compared.comparison if isinstance(compared, lists.Compared) else None
-        body = compare_values(comparison) if comparison is not None else {}
+        ids = {run.id for run in runs}
+        runs += [side.run for side in sides or () if side.run.id not in ids]
+        compared = lists.compare_chosen(*sides) if sides else None
+        comparison = compared.comparison if compared else None
         return self._render(
             "dashboard_compare.html.j2",
             links,
@@ -270,8 +258,13 @@ class Pages:
             title="Compare two runs",
             about="Differences between two runs, as far as their data supports a verdict",
             sortable=True,
-            **body,
-            **{**defaults, **values},
+            runs=runs,
+            pairs=pairs,
+            request=request,
+            sides=[side.run for side in sides] if sides else None,
+            compared=compared,
+            data=links.data("compare", request.query) if request and sides else "",
+            **(compare_values(comparison) if comparison else {}),
         )
 
     def _report(self, links: Links, entry: RunEntry, folder: Path, before: RunEntry | None) -> str:

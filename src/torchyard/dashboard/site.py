@@ -231,7 +231,7 @@ class _Site:
                 make=partial(self._pages.compare, self._below, request, sides),
                 key=self._key(other, one),
             )
-        make = partial(self._pages.compare_pairs, self._top, pairs)
+        make = partial(self._pages.compare, self._top, pairs=pairs)
         yield _File(name=self._top.compare(), make=make)
 
     def _history_files(self) -> Iterator[_File]:

@@ -17,7 +17,6 @@ first. Only the order depends on them: a choice is recommended from the launches
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -306,10 +305,6 @@ class RaceFolder:
     def cache(self) -> Path:
         """Folder of compiled artifacts that rounds share."""
         return self.folder / "cache"
-
-    def drop_cache(self) -> None:
-        """Delete the compiled artifacts at the end of the race."""
-        shutil.rmtree(self.cache, ignore_errors=True)
 
     def write(self, race: Race) -> None:
         """Store the current state of the race."""

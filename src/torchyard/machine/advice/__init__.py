@@ -14,7 +14,7 @@ To add an adviser, write a function `(machine, activity) -> Iterator[Advice]` an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list
@@ -53,7 +53,7 @@ _MOST_NAMED: Final = 3
 
 
 def advise_reading(view: GpuView) -> tuple[Advice, ...]:
-    """Return advice for every GPU, unsorted."""
+    """Return advice on every GPU, unsorted."""
     nvidia = (advice for gpu in view.nvidia for advice in _nvidia(gpu))
     amd = (advice for card in view.amd for advice in _amd(card))
     return (*nvidia, *amd)
@@ -228,11 +228,6 @@ def _listed(processes: list[GpuProcess]) -> str:
     named = [f"{process.pid} {process.name}".strip() for process in processes[:_MOST_NAMED]]
     more = len(processes) - _MOST_NAMED
     return ", ".join([*named, *([f"{more} more"] if more > 0 else [])])
-
-
-def advise_gpus(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001
-    """Yield advice for every GPU."""
-    yield from advise_reading(read_gpus(machine))
 
 
 LITTLE_MEMORY: Final = 0.05
@@ -442,12 +437,12 @@ def _one_layout(files: FileTree) -> Iterator[Advice]:
         )
 
 
-ADVISERS: Final[tuple[Callable[[Machine, Activity], Iterator[Advice]], ...]] = (
+ADVISERS: Final[tuple[Callable[[Machine, Activity], Iterable[Advice]], ...]] = (
     advise_activity,
     advise_limits,
     advise_settings,
     advise_surroundings,
-    advise_gpus,
+    lambda machine, _: advise_reading(read_gpus(machine)),
 )
 
 
