@@ -281,8 +281,7 @@ def find_launch_variances(connection: sqlite3.Connection) -> list[LaunchVariance
     """Return the pooled variances between launches (three or more) of each machine, device and suite."""
     verdicts = [VERDICTS.index(verdict) for verdict in VERDICTS if verdict in WITHOUT_SPEED]
     rows = connection.execute(
-        "SELECT l.machine, l.device, l.suite, count(*),"
-        " CAST(total(c.launches) AS INTEGER),"
+        "SELECT l.machine, l.device, l.suite, count(*), total(c.launches),"
         " total((c.launches - 1.0) * c.launch_sd * c.launch_sd) / total(c.launches - 1.0),"
         " total((c.launches - 1.0) * coalesce(c.pair_sd * c.pair_sd * c.launches / c.pairs, 0.0))"
         " / total(c.launches - 1.0)"
@@ -293,7 +292,8 @@ def find_launch_variances(connection: sqlite3.Connection) -> list[LaunchVariance
         (_MIN_LAUNCHES_TO_POOL, _LARGEST_LOG_SD, _LARGEST_LOG_SD, *verdicts),
     )
     names = [item.name for item in fields(LaunchVariance)]
-    return [LaunchVariance(**dict(zip(names, row, strict=True))) for row in rows]
+    named = (dict(zip(names, row, strict=True)) for row in rows)
+    return [LaunchVariance(**{**row, "launches": int(row["launches"])}) for row in named]
 
 
 def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:
