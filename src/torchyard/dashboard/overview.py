@@ -235,16 +235,15 @@ def _regression(
     """Return the row of a series whose last change is for the worse, if there is one."""
     change = history.changes[-1] if history is not None else None
     recent = recent_change(entries)
+    common = {"series": series, "title": title, "times": ""}
     if history is not None and change is not None and change.towards("speedup") == "worse":
         return {
-            "series": series,
-            "title": title,
+            **common,
             "confirmed": True,
             "ratio": change.ratio,
             "size": change_size(change),
             "interval": change_interval(change),
             "levels": [f"{number_text(level)}x" for level in change_levels(history, change)],
-            "times": "",
             "evidence": f"{change.kind} on {change.after.started[:10]}, p {p_text(change)}",
             "started": change.after.started,
             "revisions": range_text(change),
@@ -253,8 +252,7 @@ def _regression(
     if recent is None or recent.verdict is not Verdict.SLOWER:
         return None
     return {
-        "series": series,
-        "title": title,
+        **common,
         "confirmed": False,
         "ratio": recent.ratio,
         "size": recent.size,

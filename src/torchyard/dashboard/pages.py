@@ -191,9 +191,21 @@ class Pages:
 
     def run(self, links: Links, entry: RunEntry, *, before: RunEntry | None) -> str:
         """The report of one run with a link to the previous run, or why it cannot be read."""
+        actions = []
+        if before:
+            compare = links.compare(before.id, entry.id)
+            actions.append(("Compare with the previous run", compare))
+        if data := links.data("run", [("id", entry.id)]):
+            actions.append(("JSON", data))
+        template = self._engine.get_template("dashboard_navigation.html.j2")
+        navigation = template.render(links=links, here="runs", actions=actions)
+        runtime = links.asset(runtime_name()) if runtime_name() else ""
         folder = Path(entry.folder)
+        cleaner = self._cleaner
         try:
-            return self._report(links, entry, folder, before)
+            return _run_page(
+                folder, run_mark(folder), entry.state, navigation, runtime, cleaner=cleaner
+            )
         except ResultsDamaged as error:
             return self.message(
                 links,
@@ -265,21 +277,6 @@ class Pages:
             compared=compared,
             data=links.data("compare", request.query) if request and sides else "",
             **(compare_values(comparison) if comparison else {}),
-        )
-
-    def _report(self, links: Links, entry: RunEntry, folder: Path, before: RunEntry | None) -> str:
-        actions = (
-            [("Compare with the previous run", links.compare(before.id, entry.id))]
-            if before
-            else []
-        )
-        if data := links.data("run", [("id", entry.id)]):
-            actions.append(("JSON", data))
-        runtime = links.asset(runtime_name()) if runtime_name() else ""
-        template = self._engine.get_template("dashboard_navigation.html.j2")
-        navigation = template.render(links=links, here="runs", actions=actions)
-        return _run_page(
-            folder, run_mark(folder), entry.state, navigation, runtime, cleaner=self._cleaner
         )
 
     def live(self, links: Links) -> str:

@@ -229,7 +229,11 @@ def read_records(
         incomplete: int | None = None
         for number, line in read_lines(path, largest_bytes=largest_bytes):
             if incomplete is not None:
-                raise _damaged(path, incomplete)
+                raise ResultsDamaged(
+                    f"{path}, line {incomplete}: not a complete record",
+                    why="a kill can only truncate the last line; this line was damaged in another way",
+                    hint="restore the file from a backup, or remove that line to read the rest",
+                )
             record = parse_record(line)
             if record is None:
                 incomplete = number
@@ -268,11 +272,3 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _damaged(path: Path, number: int) -> ResultsDamaged:
-    return ResultsDamaged(
-        f"{path}, line {number}: not a complete record",
-        why="a kill can only truncate the last line; this line was damaged in another way",
-        hint="restore the file from a backup, or remove that line to read the rest",
-    )
