@@ -8,7 +8,7 @@ better), or a time or size (lower is better).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Self, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from torchyard.core.comparison import Interval, Verdict
 
@@ -149,7 +149,7 @@ class Series:
     metric: Metric = "speedup"
 
     @property
-    def names(self) -> dict[str, str]:
+    def names(self) -> dict[str, Any]:
         """What identifies its comparisons: workload, baseline, candidate and machine."""
         return {name: value for name, value in vars(self).items() if name != "metric"}
 

@@ -218,7 +218,8 @@ _PRIVATE_TEXTS: Final = (
 
 
 def _redacted(record: Record, cleaner: Redactor, *names: str) -> Record:
-    return replace(record, **{name: cleaner.clean(getattr(record, name)) for name in names})
+    texts: dict[str, Any] = {name: cleaner.clean(getattr(record, name)) for name in names}
+    return replace(record, **texts)
 
 
 def _redacted_group(group: SweepGroup, cleaner: Redactor) -> SweepGroup:
