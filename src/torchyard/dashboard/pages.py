@@ -30,6 +30,7 @@ from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.presentation.html_page import asset, template_engine
 from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import one_line, without_controls
+from torchyard.presentation.tables import finite
 from torchyard.presentation.vega import (
     VEGA_LITE,
     charts_available,
@@ -161,7 +162,7 @@ class Pages:
             return ""
         clean = self._cleaner.clean if self._cleaner else str
         return lazy_chart(
-            lists.with_texts(suites_spec(overview.suites), clean),
+            finite(suites_spec(overview.suites), clean),
             title="",
             description="Geometric mean speedup of each suite over runs; the newest are in the table",
         )

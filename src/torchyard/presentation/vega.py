@@ -19,7 +19,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import os
 import re
 import tempfile
@@ -37,6 +36,7 @@ from markupsafe import Markup
 
 from torchyard.presentation.html_page import json_for_script
 from torchyard.presentation.safe_text import one_line, without_controls
+from torchyard.presentation.tables import finite
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
 _ELEMENTS: Final = frozenset(
@@ -180,7 +180,7 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
     its data, which may be `{"names": [...], "rows": [[...], ...]}` to save space. The page
     must contain the runtime and `charts.js`. No CSV: Vega parses it with `eval`, which pages forbid.
     """
-    data = Markup(json_for_script(_finite(spec if base else themed(spec))))  # noqa: S704 - no markup
+    data = Markup(json_for_script(finite(spec, without_controls) if base else themed(spec)))  # noqa: S704 - no markup
     return _figure(
         title,
         Markup(
@@ -205,12 +205,13 @@ def chart_bases(bases: Mapping[str, Mapping[str, Any]]) -> Markup:
 def themed(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec with the theme of the pages and without non-finite numbers."""
     own_config = spec.get("config")
-    themed_spec: dict[str, Any] = _finite(
+    themed_spec: dict[str, Any] = finite(
         {
             "$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE}.json",
             **spec,
             "config": {**_CONFIG, **(own_config if isinstance(own_config, Mapping) else {})},
-        }
+        },
+        without_controls,
     )
     return themed_spec
 
@@ -226,17 +227,6 @@ def _svg_of(spec: str) -> str:
 
     svg: str = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
     return svg
-
-
-def _finite(value: Any) -> Any:
-    """Return values for JSON without infinities and control characters."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return without_controls(value) if isinstance(value, str) else value
 
 
 # Entry point of the bundle, used by charts.js.
