@@ -160,11 +160,12 @@ def _extra_value(name: str, value: Scalar) -> Scalar:
 
 def _checked(name: str, values: Mapping[str, Scalar]) -> str:
     """Return the text of an option; empty if it is not given, or false."""
-    value = values.get(name, False)
-    text = str(value).strip() if value is not False or name in values else ""
-    pattern, expected, hint = _RULES[name]
+    if name not in values:
+        return ""
+    value, (pattern, expected, hint) = values[name], _RULES[name]
+    text = str(value).strip()
     is_valid = isinstance(value, bool) == (name == "exclusive") and pattern.fullmatch(text)
-    if name in values and (not is_valid or len(text) > _LONGEST_VALUE):
+    if not is_valid or len(text) > _LONGEST_VALUE:
         raise _invalid(name, value, expected, hint)
     return text if value is not False else ""
 
