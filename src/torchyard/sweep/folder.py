@@ -349,8 +349,6 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 HEARTBEAT_S: Final = 20.0
 LOST_S: Final = 120.0
 """Time without a heartbeat after which an attempt of another host or PID namespace counts as lost."""
-UNCLAIMED_S: Final = 3600.0
-"""The same limit for attempts of earlier releases, which have no heartbeat."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -421,9 +419,8 @@ def is_lost(
             return not alive
     if _is_locked(path):
         return False
-    limit_s = LOST_S if record.get("heartbeat_s") or not record else UNCLAIMED_S
     try:
-        return now_s() - path.stat().st_mtime > limit_s
+        return now_s() - path.stat().st_mtime > LOST_S
     except OSError:
         return False
 

@@ -320,20 +320,7 @@ def read_race(folder: Path) -> Race:
         hint="use the folder that `torchyard tune` printed",
     )
     record = read_stored(path, what="a race", newest=RACE_FORMAT, absent=absent)
-    return _with_times(decode_stored(Race, record, place=path))
-
-
-def _with_times(race: Race) -> Race:
-    """Add the duration of rounds, which earlier versions did not record."""
-    heats, before_s = [], 0.0
-    for race_round in race.heats:
-        heats.append(
-            race_round
-            if race_round.took_s
-            else replace(race_round, took_s=race_round.ended_s - before_s)
-        )
-        before_s = race_round.ended_s
-    return replace(race, heats=tuple(heats))
+    return decode_stored(Race, record, place=path)
 
 
 MAX_RACES: Final = 20
