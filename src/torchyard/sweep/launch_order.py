@@ -16,8 +16,6 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from torchyard.core.study import Budget
-from torchyard.stats.estimate import PRECISE_SHARE
-from torchyard.stats.stopping import launches_needed
 from torchyard.sweep.cell_gate import CellReport, OpenComparison
 
 RANDOM_SHARE: Final = 0.1
@@ -149,6 +147,9 @@ class LaunchOrder:
 
 def launches_to_verdict(one: OpenComparison, launches: int, budget: Budget) -> float:
     """Return how many more launches a comparison is expected to need; infinite if unreachable."""
+    from torchyard.stats.estimate import PRECISE_SHARE  # numpy is not needed inside of jobs
+    from torchyard.stats.stopping import launches_needed
+
     degrees = max(0, launches - 1) if one.launch_sd is not None else 0
     own_variance = degrees * (one.launch_sd or 0.0) ** 2
     variance = (own_variance + TYPICAL_WEIGHT * TYPICAL_SD**2) / (degrees + TYPICAL_WEIGHT)
