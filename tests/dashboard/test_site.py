@@ -22,11 +22,11 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
 from torchyard.dashboard.links import SiteLinks, file_stem
 from torchyard.dashboard.live_store import LiveStore
-from torchyard.dashboard.site import MARKER, SiteFolder, Written, write_site
+from torchyard.dashboard.site import MARKER, SiteFolder, write_site
 from torchyard.errors import UsageError
 
 
-def write(home: Path, folder: Path) -> Written:
+def write(home: Path, folder: Path) -> SiteFolder:
     live_store = LiveStore(home)
     try:
         return write_site(live_store, folder)

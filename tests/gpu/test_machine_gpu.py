@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.advice.gpu_advice import advise_reading
+from torchyard.machine.advice import advise_reading
 from torchyard.machine.facts import gpu_facts, read_gpus
 from torchyard.machine.gpu.library import GpuLibraries, open_gpu_libraries
 from torchyard.machine.guards.gpu_guard import OTHER_PROCESSES_EVERY_S, GpuGuard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -285,8 +285,8 @@ def test_a_counter_that_fell_was_reset(proc: Proc) -> None:
     assert usage == {}
 
 
-@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
-def test_a_source_without_its_file_says_why(make: type[Source], proc: Proc) -> None:
+@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make().name)
+def test_a_source_without_its_file_says_why(make: Callable[[], Source], proc: Proc) -> None:
     source = make()
     assert dict(source.since_last(proc.scope())) == {}
     assert source.unavailable

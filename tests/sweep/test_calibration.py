@@ -14,7 +14,12 @@ from tests.bench.tiny_bench import HERE, QUICK, write_file
 from tests.sweep.sample_sweeps import cell, study, workload
 from torchyard.core.study import Target, Variant, Workload
 from torchyard.errors import ResultsDamaged
-from torchyard.sweep.calibration import CALIBRATION_FILE, Calibration, calibrate, read_calibrations
+from torchyard.sweep.cost_estimate import (
+    CALIBRATION_FILE,
+    Calibration,
+    calibrate,
+    read_calibrations,
+)
 from torchyard.sweep.model import SweepPlan
 
 LINEAR = """

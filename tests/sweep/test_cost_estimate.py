@@ -15,11 +15,12 @@ from torchyard.core.study import Budget, MeasureSettings, Study, Workload
 from torchyard.machine.identity import machine_name
 from torchyard.results.index.store import Store
 from torchyard.results.run_writer import RunWriter
-from torchyard.sweep.calibration import Calibration, costs_from_calibration
 from torchyard.sweep.cost_estimate import (
+    Calibration,
     KnownCost,
     MachineResources,
     compile_ranges,
+    costs_from_calibration,
     costs_from_runs,
     estimate_sweep,
     machine_of_plan,

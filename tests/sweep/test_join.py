@@ -155,6 +155,21 @@ def test_nothing_is_joined_before_a_cell_is_over(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*"))
 
 
+def test_a_log_that_cannot_be_read_does_not_keep_cells_from_being_joined(tmp_path: Path) -> None:
+    plan = SweepPlan(
+        name="new",
+        limits=SweepLimits(tries=1),
+        cells=(Cell(id="0000-a", study=study_of(small("matmul"))),),
+    )
+    folder = SweepFolder.create(tmp_path / "sweep", plan)
+    folder.end("0000-a", folder.begin("0000-a", place="node7").number, "died", why="killed")
+    folder.log_path("0000-a").mkdir()
+    (joined,) = join_sweep(folder, tmp_path / "runs").values()
+    (row,) = read_run(joined).comparisons
+    assert row.failure is not None
+    assert (row.failure.kind, row.failure.log_tail) == ("crashed", "")
+
+
 def test_the_place_names_the_job_of_a_cluster() -> None:
     assert place_of_job({"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}).endswith(
         ", job 12_3"

@@ -20,7 +20,7 @@ from torchyard.errors import ResultsDamaged
 from torchyard.process.owner import this_process
 from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.interface import Ended, Job
-from torchyard.sweep.folder import LOST_S, UNCLAIMED_S, AttemptClaim, SweepFolder, is_lost
+from torchyard.sweep.folder import LOST_S, AttemptClaim, SweepFolder
 from torchyard.sweep.model import SweepView
 
 ELSEWHERE = {
@@ -142,14 +142,6 @@ def test_a_partial_file_of_this_moment_may_be_somebody_writing(folder: SweepFold
     leave_attempt(folder, "", age_s=0)
     assert drive(folder, wait_s=0.05)[1] == ["running", "done"]
     assert drive(folder, take_over=True)[1] == ["done", "done"]
-
-
-def test_attempts_of_earlier_releases_have_no_heartbeat(folder: SweepFolder) -> None:
-    text = record_of(owner_like("other host"))
-    path = leave_attempt(folder, text, age_s=LOST_S + 5)
-    assert not is_lost(path, json.loads(text))
-    path = leave_attempt(folder, text, age_s=UNCLAIMED_S + 5)
-    assert is_lost(path, json.loads(text))
 
 
 def test_an_attempt_that_is_no_attempt(folder: SweepFolder) -> None:

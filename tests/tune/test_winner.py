@@ -9,7 +9,7 @@ from pathlib import Path
 from torchyard.bench.study_file import read_study_file
 from torchyard.core.study import Target, Variant
 from torchyard.tune.model import Choice, Contender
-from torchyard.tune.winner import (
+from torchyard.tune.report import (
     code_lines,
     environment_file,
     is_set_outside,

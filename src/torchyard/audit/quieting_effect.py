@@ -167,19 +167,15 @@ class EffectRun:
                 hint="`sudo torchyard machine restore` tries again and shows details",
             )
 
-    def _threads(self) -> int:
-        """Return the thread count of all audits, pinned or not: one for each core they share."""
-        return max(
-            1, len(self._plan.request.cores or pinned_cpus(self._machine.files, QuietRequest()))
-        )
-
     def _audit(self, label: str, seconds: float, settings: Settings) -> Audit:
         self._on_step(f"audit: {label}, {seconds:.0f} s")
+        # The same in all audits, pinned or not: one for each core they share.
+        cores = self._plan.request.cores or pinned_cpus(self._machine.files, QuietRequest())
         with tempfile.TemporaryDirectory(prefix="torchyard-quiet-") as folder:
             audit_path = Path(folder) / "audit.json"
             command = (
                 *(self._plan.command or audit_command()),
-                *("--seconds", f"{seconds:g}", "--threads", str(self._threads())),
+                *("--seconds", f"{seconds:g}", "--threads", str(max(1, len(cores)))),
                 *("--label", label, "--keep", str(audit_path)),
             )
             end = run_command(command, settings)

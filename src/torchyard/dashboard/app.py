@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -179,7 +179,12 @@ class AccessMiddleware:
     def _rejection(self, request: Request) -> Response | None:
         """Return a response that rejects or redirects the request; None to pass it on."""
         if not self._access.knows_host(request.headers.get("host", "")):
-            return self._refusal(request, _unknown_host(request.headers), 400)
+            unknown = UsageError(
+                f"the host {request.headers.get('host', '')!r} is not this machine",
+                why="another page may be using this name to read the dashboard (DNS rebinding)",
+                hint="use http://127.0.0.1:PORT, or start with --token-file to allow any name",
+            )
+            return self._refusal(request, unknown, 400)
         if request.method not in ("GET", "HEAD"):
             refused = UsageError(
                 f"{request.method} is not supported",
@@ -198,7 +203,12 @@ class AccessMiddleware:
         bearer = request.headers.get("authorization", "")
         if not given and self._access.admits(bearer=bearer, cookies=request.cookies):
             return None
-        answer = self._refusal(request, _no_token(wrong=bool(given or bearer)), 401)
+        denied = NotAllowed(
+            "the token is wrong" if given or bearer else "a token is required",
+            why="other users of the machine or the network can connect to this address",
+            hint="open the URL that `torchyard serve` printed, or add ?token=TOKEN to this one",
+        )
+        answer = self._refusal(request, denied, 401)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -220,22 +230,6 @@ class AccessMiddleware:
             secure=request.url.scheme == "https",
         )
         return answer
-
-
-def _unknown_host(headers: Headers) -> TorchyardError:
-    return UsageError(
-        f"the host {headers.get('host', '')!r} is not this machine",
-        why="another page may be using this name to read the dashboard (DNS rebinding)",
-        hint="use http://127.0.0.1:PORT, or start with --token-file to allow any name",
-    )
-
-
-def _no_token(*, wrong: bool) -> TorchyardError:
-    return NotAllowed(
-        "the token is wrong" if wrong else "a token is required",
-        why="other users of the machine or the network can connect to this address",
-        hint="open the URL that `torchyard serve` printed, or add ?token=TOKEN to this one",
-    )
 
 
 SCHEMA: Final = 1

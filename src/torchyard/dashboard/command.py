@@ -167,13 +167,13 @@ def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
     live_store = LiveStore(home, progress=counted("reading runs"))
     for warning in live_store.warnings:
         print_message(f"warning: {warning}")
-    written = write_site(live_store, folder, share=share, progress=counted("writing files"))
+    site = write_site(live_store, folder, share=share, progress=counted("writing files"))
     live_store.close()
-    index = str(written.folder / "index.html")
-    record = {**vars(written), "folder": str(written.folder), "index": index}
+    index = str(site.folder / "index.html")
+    counts = {"written": site.written, "unchanged": site.unchanged, "removed": site.removed}
+    record = {**counts, "folder": str(site.folder), "index": index}
     print_result(record, index, as_json=as_json)
     if not as_json:
         print_message(
-            f"{written.written} files written, {written.unchanged} unchanged, "
-            f"{written.removed} removed"
+            f"{site.written} files written, {site.unchanged} unchanged, {site.removed} removed"
         )

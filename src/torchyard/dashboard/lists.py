@@ -20,6 +20,7 @@ from torchyard.dashboard.links import PAGE_SIZE, ListRequest, RunColumn
 from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
 from torchyard.dashboard.overview import Recent, overview_data, recent_change
 from torchyard.errors import NothingToDo, ResultsDamaged, TorchyardError, UsageError
+from torchyard.presentation.tables import finite
 from torchyard.presentation.vega import charts_available, lazy_chart
 from torchyard.presentation.wording import ABSENT, number_text
 from torchyard.results.compare.compare_sides import compare_sides
@@ -186,17 +187,8 @@ def history_chart(history: History, *, clean: Callable[[str], str] = str) -> Mar
     """Return the chart, which the page draws when visible; `clean` redacts private text."""
     if not history.points or not charts_available():
         return ""
-    spec = {**with_texts(history_spec(history), clean), "width": "container"}
+    spec = {**finite(history_spec(history), clean), "width": "container"}
     return lazy_chart(spec, title="", description=clean(history_description(history)))
-
-
-def with_texts(value: Any, clean: Callable[[str], str]) -> Any:
-    """Return a spec with cleaned texts."""
-    if isinstance(value, dict):
-        return {key: with_texts(item, clean) for key, item in value.items()}
-    if isinstance(value, list):
-        return [with_texts(item, clean) for item in value]
-    return clean(value) if isinstance(value, str) else value
 
 
 def history_data(history: History) -> dict[str, Any]:

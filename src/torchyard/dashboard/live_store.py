@@ -136,15 +136,7 @@ class LiveStore:
         matching = dict.fromkeys(store.series(filters, metric))
         failed = (Verdict.FAILED, Verdict.WRONG)
         for entry in store.comparisons(replace(filters, verdicts=failed, limit=_NEWEST_FAILED)):
-            matching.setdefault(
-                Series(
-                    workload=entry.workload,
-                    baseline=entry.baseline,
-                    candidate=entry.candidate,
-                    machine=entry.machine,
-                    metric=metric,
-                )
-            )
+            matching.setdefault(Series.of(entry, metric))
         return list(matching)
 
     def comparisons(self, filters: RunFilter) -> list[ComparisonEntry]:
@@ -167,7 +159,7 @@ class LiveStore:
 
     def has_points(self, series: Series) -> bool:
         """Return whether the series has points."""
-        return series in self._fresh().series(_filter_of(series), series.metric)
+        return series in self._fresh().series(RunFilter(**series.names), series.metric)
 
     def recent(self, series: Series) -> tuple[ComparisonEntry, ...]:
         """Return the comparisons of exactly this series, newest first, at most `MOST_RECENT`.
@@ -205,22 +197,12 @@ def _with_current_state(entry: RunEntry) -> RunEntry:
     return replace(entry, state=RunState(Path(entry.folder)).now())
 
 
-def _filter_of(series: Series) -> RunFilter:
-    return RunFilter(
-        workload=series.workload,
-        baseline=series.baseline,
-        candidate=series.candidate,
-        machine=series.machine,
-    )
-
-
 def _newest(store: Store, series: Series) -> tuple[ComparisonEntry, ...]:
-    names = (series.workload, series.baseline, series.candidate, series.machine)
     # The store treats a name as a prefix or a pattern; if that matches other series, all rows are
     # read.
     for limit in (MOST_RECENT, None):
-        matching = store.comparisons(replace(_filter_of(series), limit=limit))
-        exact = [e for e in matching if (e.workload, e.baseline, e.candidate, e.machine) == names]
+        matching = store.comparisons(RunFilter(**series.names, limit=limit))
+        exact = [entry for entry in matching if Series.of(entry).names == series.names]
         if len(exact) == len(matching) or limit is None:
             return tuple(exact[:MOST_RECENT])
     return ()

@@ -190,13 +190,7 @@ def read_overview(live_store: LiveStore) -> Overview:
     newest = live_store.comparisons(RunFilter(limit=_NEWEST))
     by_series: dict[Series, list[ComparisonEntry]] = {}
     for entry in newest:
-        series = Series(
-            workload=entry.workload,
-            baseline=entry.baseline,
-            candidate=entry.candidate,
-            machine=entry.machine,
-        )
-        by_series.setdefault(series, []).append(entry)
+        by_series.setdefault(Series.of(entry), []).append(entry)
     titles = short_texts(series.workload for series in by_series)
     shown = dict(list(by_series.items())[:_MOST_SERIES])
     analyzed = histories_of(shown, live_store.points, cache=live_store.change_cache)
@@ -241,16 +235,15 @@ def _regression(
     """Return the row of a series whose last change is for the worse, if there is one."""
     change = history.changes[-1] if history is not None else None
     recent = recent_change(entries)
+    common = {"series": series, "title": title, "times": ""}
     if history is not None and change is not None and change.towards("speedup") == "worse":
         return {
-            "series": series,
-            "title": title,
+            **common,
             "confirmed": True,
             "ratio": change.ratio,
             "size": change_size(change),
             "interval": change_interval(change),
             "levels": [f"{number_text(level)}x" for level in change_levels(history, change)],
-            "times": "",
             "evidence": f"{change.kind} on {change.after.started[:10]}, p {p_text(change)}",
             "started": change.after.started,
             "revisions": range_text(change),
@@ -259,8 +252,7 @@ def _regression(
     if recent is None or recent.verdict is not Verdict.SLOWER:
         return None
     return {
-        "series": series,
-        "title": title,
+        **common,
         "confirmed": False,
         "ratio": recent.ratio,
         "size": recent.size,

@@ -30,6 +30,7 @@ from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.presentation.html_page import asset, template_engine
 from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import one_line, without_controls
+from torchyard.presentation.tables import finite
 from torchyard.presentation.vega import (
     VEGA_LITE,
     charts_available,
@@ -161,7 +162,7 @@ class Pages:
             return ""
         clean = self._cleaner.clean if self._cleaner else str
         return lazy_chart(
-            lists.with_texts(suites_spec(overview.suites), clean),
+            finite(suites_spec(overview.suites), clean),
             title="",
             description="Geometric mean speedup of each suite over runs; the newest are in the table",
         )
@@ -191,9 +192,21 @@ class Pages:
 
     def run(self, links: Links, entry: RunEntry, *, before: RunEntry | None) -> str:
         """The report of one run with a link to the previous run, or why it cannot be read."""
+        actions = []
+        if before:
+            compare = links.compare(before.id, entry.id)
+            actions.append(("Compare with the previous run", compare))
+        if data := links.data("run", [("id", entry.id)]):
+            actions.append(("JSON", data))
+        template = self._engine.get_template("dashboard_navigation.html.j2")
+        navigation = template.render(links=links, here="runs", actions=actions)
+        runtime = links.asset(runtime_name()) if runtime_name() else ""
         folder = Path(entry.folder)
+        cleaner = self._cleaner
         try:
-            return self._report(links, entry, folder, before)
+            return _run_page(
+                folder, run_mark(folder), entry.state, navigation, runtime, cleaner=cleaner
+            )
         except ResultsDamaged as error:
             return self.message(
                 links,
@@ -237,32 +250,20 @@ class Pages:
         )
 
     def compare(
-        self, links: Links, request: CompareRequest, sides: tuple[lists.Chosen, lists.Chosen] | None
+        self,
+        links: Links,
+        request: CompareRequest | None = None,
+        sides: tuple[lists.Chosen, lists.Chosen] | None = None,
+        *,
+        pairs: Sequence[tuple[RunEntry, RunEntry]] | None = None,
     ) -> str:
-        """The comparison of two runs; without sides, the form to choose them."""
+        """The comparison of two runs; without sides, the form to choose them, or the list of pairs."""
         newest = self._live_store.runs(RunFilter(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
         runs = [run for run in newest if not run.damage]
-        if sides is not None:
-            ids = {run.id for run in runs}
-            runs += [side.run for side in sides if side.run.id not in ids]
-        return self._compare(
-            links,
-            runs=runs,
-            request=request,
-            sides=None if sides is None else [side.run for side in sides],
-            compared=None if sides is None else lists.compare_chosen(*sides),
-            data=links.data("compare", request.query) if sides is not None else "",
-        )
-
-    def compare_pairs(self, links: Links, pairs: Sequence[tuple[RunEntry, RunEntry]]) -> str:
-        """The list of comparison pages, without a server."""
-        return self._compare(links, pairs=pairs)
-
-    def _compare(self, links: Links, **values: Any) -> str:
-        defaults = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
-        compared = values.get("compared")
-        comparison = compared.comparison if isinstance(compared, lists.Compared) else None
-        body = compare_values(comparison) if comparison is not None else {}
+        ids = {run.id for run in runs}
+        runs += [side.run for side in sides or () if side.run.id not in ids]
+        compared = lists.compare_chosen(*sides) if sides else None
+        comparison = compared.comparison if compared else None
         return self._render(
             "dashboard_compare.html.j2",
             links,
@@ -270,23 +271,13 @@ class Pages:
             title="Compare two runs",
             about="Differences between two runs, as far as their data supports a verdict",
             sortable=True,
-            **body,
-            **{**defaults, **values},
-        )
-
-    def _report(self, links: Links, entry: RunEntry, folder: Path, before: RunEntry | None) -> str:
-        actions = (
-            [("Compare with the previous run", links.compare(before.id, entry.id))]
-            if before
-            else []
-        )
-        if data := links.data("run", [("id", entry.id)]):
-            actions.append(("JSON", data))
-        runtime = links.asset(runtime_name()) if runtime_name() else ""
-        template = self._engine.get_template("dashboard_navigation.html.j2")
-        navigation = template.render(links=links, here="runs", actions=actions)
-        return _run_page(
-            folder, run_mark(folder), entry.state, navigation, runtime, cleaner=self._cleaner
+            runs=runs,
+            pairs=pairs,
+            request=request,
+            sides=[side.run for side in sides] if sides else None,
+            compared=compared,
+            data=links.data("compare", request.query) if request and sides else "",
+            **(compare_values(comparison) if comparison else {}),
         )
 
     def live(self, links: Links) -> str:

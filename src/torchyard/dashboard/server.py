@@ -132,11 +132,6 @@ class LimitedProtocol(H11Protocol):
             self.waiting_since_s = self.loop.time()
 
 
-def limited_protocol(limits: Limits) -> type[LimitedProtocol]:
-    """Return the protocol class with these limits; uvicorn creates the instances."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
-
-
 def _enforce_limits(new: LimitedProtocol, limits: Limits) -> None:
     waiting = [
         connection
@@ -277,7 +272,8 @@ def dashboard_server(
         # The access log would contain tokens.
         access_log=False,
         log_config=None,
-        http=limited_protocol(limits),
+        # uvicorn creates the instances.
+        http=type("LimitedProtocol", (LimitedProtocol,), {"limits": limits}),
         ws="none",
         lifespan="off",
         server_header=False,

@@ -30,7 +30,13 @@ from torchyard.dashboard.pages import (
     style_name,
 )
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import (
+    replace_bytes,
+    replace_file,
+    to_json_text,
+    write_error,
+    write_errors,
+)
 from torchyard.results.model import METRICS, RunEntry, RunFilter
 from torchyard.results.run_reader import Run, read_run
 
@@ -68,14 +74,12 @@ class SiteFolder:
         self._now[name] = key
         # Names may contain lone surrogates.
         data = text.encode("utf-8", "replace")
-        try:
+        with write_errors(path, kept="existing data"):
             if path.is_file() and path.read_bytes() == data:
                 self.unchanged += 1
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(path, error, kept="existing data") from error
-        replace_file(path, data.decode("utf-8"))
+        replace_bytes(path, data)
         self.written += 1
 
     def finish(self) -> None:
@@ -152,16 +156,6 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """The result of writing a site."""
-
-    folder: Path
-    written: int
-    unchanged: int
-    removed: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _File:
     """A file of the site and how to create it."""
 
@@ -177,7 +171,7 @@ def write_site(
     *,
     share: bool = False,
     progress: Progress = lambda _done, _total: None,
-) -> Written:
+) -> SiteFolder:
     """Write or update a site; `share` redacts private text."""
     site = SiteFolder(folder)
     files = list(_Site(live_store, share=share).files())
@@ -191,9 +185,7 @@ def write_site(
         site.save_progress()
         raise
     site.finish()
-    return Written(
-        folder=site.folder, written=site.written, unchanged=site.unchanged, removed=site.removed
-    )
+    return site
 
 
 class _Site:
@@ -239,7 +231,7 @@ class _Site:
                 make=partial(self._pages.compare, self._below, request, sides),
                 key=self._key(other, one),
             )
-        make = partial(self._pages.compare_pairs, self._top, pairs)
+        make = partial(self._pages.compare, self._top, pairs=pairs)
         yield _File(name=self._top.compare(), make=make)
 
     def _history_files(self) -> Iterator[_File]:

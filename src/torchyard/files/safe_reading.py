@@ -112,6 +112,14 @@ def read_tail(path: Path, size_bytes: int) -> bytes:
         return b"".join(file.chunks(max(0, file.size_bytes - size_bytes)))
 
 
+def read_tail_text(path: Path, size_bytes: int) -> str:
+    """Return the last bytes of a file as text; empty if it cannot be read."""
+    try:
+        return read_tail(path, size_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def read_part(path: Path, start: int, size_bytes: int) -> bytes:
     """Return up to `size_bytes` bytes of a regular file from offset `start`."""
     with _Opened(path, None) as file:
@@ -221,7 +229,11 @@ def read_records(
         incomplete: int | None = None
         for number, line in read_lines(path, largest_bytes=largest_bytes):
             if incomplete is not None:
-                raise _damaged(path, incomplete)
+                raise ResultsDamaged(
+                    f"{path}, line {incomplete}: not a complete record",
+                    why="a kill can only truncate the last line; this line was damaged in another way",
+                    hint="restore the file from a backup, or remove that line to read the rest",
+                )
             record = parse_record(line)
             if record is None:
                 incomplete = number
@@ -260,11 +272,3 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _damaged(path: Path, number: int) -> ResultsDamaged:
-    return ResultsDamaged(
-        f"{path}, line {number}: not a complete record",
-        why="a kill can only truncate the last line; this line was damaged in another way",
-        hint="restore the file from a backup, or remove that line to read the rest",
-    )

@@ -9,8 +9,8 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
@@ -61,11 +61,18 @@ def replace_bytes(path: Path, content: bytes, *, mode: int | None = None) -> Non
 
 def replace_json(path: Path, value: object) -> None:
     """Replace a JSON file atomically; its directory is created."""
-    try:
+    with write_errors(path, kept="existing data"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(path, error, kept="existing data") from error
     replace_file(path, to_json_text(value, indent=1) + "\n")
+
+
+@contextmanager
+def write_errors(path: Path, *, kept: str) -> Iterator[None]:
+    """Turn an OSError of the block into the error for a failed write, as `write_error` does."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error, kept=kept) from error
 
 
 def write_error(path: Path, error: OSError, *, kept: str) -> TorchyardError:
@@ -111,10 +118,8 @@ class RecordFile:
 
     def sync(self) -> None:
         """Wait until all appended lines are on disk; they then survive a power failure."""
-        try:
+        with write_errors(self.path, kept=self._kept()):
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise write_error(self.path, error, kept=self._kept()) from error
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -130,24 +130,20 @@ def effects(files: FileTree, request: BootRequest) -> tuple[Effect, ...]:
 
 def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     name, value = _name(word), word.partition("=")[2]
-    on_line = word in line
+    in_force: bool | None = None
+    shown = "/proc/cmdline"
     if name in ("isolcpus", "nohz_full"):
         path = f"{CPU}/{'isolated' if name == 'isolcpus' else name}"
         requested = cpus_of_list(value.removeprefix("managed_irq,domain,"))
         reading = files.read(path)
         shown = reading.because if reading.value is None else f"/{path}: {reading.value or 'none'}"
         in_force = set(requested) <= set(reading.cpus)  # "(null)" on some kernels
-        return Effect(word=word, on_line=on_line, in_force=in_force, shown=shown)
-    if name.endswith(".max_cstate"):
+    elif name.endswith(".max_cstate"):
         path = f"sys/module/{name.partition('.')[0]}/parameters/max_cstate"
-        number = files.read(path)
-        if number.number is None:
-            return Effect(word=word, on_line=on_line, in_force=None, shown=number.because)
-        in_force = number.number <= int(value)
-        return Effect(
-            word=word, on_line=on_line, in_force=in_force, shown=f"/{path}: {number.value}"
-        )
-    return Effect(word=word, on_line=on_line, in_force=None, shown="/proc/cmdline")
+        reading = files.read(path)
+        shown = reading.because or f"/{path}: {reading.value}"
+        in_force = None if reading.number is None else reading.number <= int(value)
+    return Effect(word=word, on_line=word in line, in_force=in_force, shown=shown)
 
 
 def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:

@@ -2,8 +2,8 @@
 
 Sources: CPU time of other processes and kernel threads, host steal and interrupt time, interrupts
 and soft interrupts by source, pressure (PSI), and pages that the kernel moved, split, scanned or
-swapped. Each reports how much happened since it was last asked; to add one, write a class, list it
-in `SOURCES` and describe its kinds. The monitor uses at most one percent of a core, however many
+swapped. Each reports how much happened since it was last asked; to add one, write a class or
+a function that parses a file, list it in `SOURCES` and describe its kinds. The monitor uses at most one percent of a core, however many
 processes there are, and runs off the measured cores if there are others.
 """
 
@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from torchyard.machine.facts.load import pressure, processor_times
@@ -60,29 +61,32 @@ class Source(Protocol):
         """Return the increase since the last call in seconds or counts; the first call returns none."""
 
 
+Totals = Mapping[NoiseSource, float]
+"""Counters since boot."""
+
+
 class CounterSource:
     """Counters of one file that only grow; a counter that fell was reset."""
 
-    name: str
-    file: str
-
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str, file: str, totals: Callable[[str, tuple[int, ...]], Totals]
+    ) -> None:
+        """`totals` parses the file, for these CPUs."""
+        self.name = name
         self.unavailable = ""
-        self._before: Mapping[NoiseSource, float] | None = None
+        self._file = file
+        self._totals = totals
+        self._before: Totals | None = None
 
     def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
         """Return the increase of every counter; none at the first call."""
-        reading = scope.files.read(self.file)
+        reading = scope.files.read(self._file)
         if reading.value is None:
             self.unavailable = reading.because
             return {}
-        return self.increase(self.totals(reading.value, scope.cores))
+        return self.increase(self._totals(reading.value, scope.cores))
 
-    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
-        """Parse the file."""
-        raise NotImplementedError
-
-    def increase(self, totals: Mapping[NoiseSource, float]) -> dict[NoiseSource, float]:
+    def increase(self, totals: Totals) -> dict[NoiseSource, float]:
         """Return the increase since the last call; empty for the first call."""
         before, self._before = self._before, totals
         if before is None:
@@ -91,45 +95,36 @@ class CounterSource:
         return {source: increase for source, increase in increases.items() if increase > 0.0}
 
 
-_STAT: Final = "proc/stat"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _STAT_COLUMNS: Final = {
-    8: NoiseSource("steal", "the host"),
-    6: NoiseSource("interrupt time", "interrupts"),
-    7: NoiseSource("interrupt time", "soft interrupts"),
+    7: NoiseSource("steal", "the host"),
+    5: NoiseSource("interrupt time", "interrupts"),
+    6: NoiseSource("interrupt time", "soft interrupts"),
 }
 """Column -> noise source. Some kernels add interrupt time to the interrupted process: then it is 0."""
 
 
-class ProcessorTime(CounterSource):
-    """Time stolen by the host and used by interrupts, in seconds per core."""
+def _processor_times(text: str, cores: tuple[int, ...]) -> Totals:
+    """Return the time stolen by the host and used by interrupts: 1 s per core is all of 1 s."""
+    totals = dict.fromkeys(_STAT_COLUMNS.values(), 0.0)
+    labels = {f"cpu{core}" for core in cores}
+    for line in text.splitlines():
+        name, *ticks = line.split() or [""]
+        if name in labels:
+            for column, noise_source in _STAT_COLUMNS.items():
+                count = "".join(ticks[column : column + 1])
+                seconds = int(count) / _TICKS_PER_S if count.isdecimal() else 0.0
+                totals[noise_source] += seconds / len(labels)
+    return totals
 
-    name = "processor time"
-    file = _STAT
 
-    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
-        """Return seconds per core: 1 s in 1 s is all of the time."""
-        totals = dict.fromkeys(_STAT_COLUMNS.values(), 0.0)
-        labels = {f"cpu{core}" for core in cores}
-        for line in text.splitlines():
-            fields = line.split()
-            if fields and fields[0] in labels:
-                for column, noise_source in _STAT_COLUMNS.items():
-                    totals[noise_source] += _seconds(fields, column) / len(labels)
-        return totals
+ProcessorTime: Final = partial(CounterSource, "processor time", "proc/stat", _processor_times)
 
 
 def busy_s(files: FileTree) -> float | None:
     """Return the CPU time of all processes since boot; None if it cannot be read."""
     times = processor_times(files)
     return sum(times[:3]) / _TICKS_PER_S if times else None  # user, nice and system
-
-
-def _seconds(fields: list[str], column: int) -> float:
-    try:
-        return int(fields[column]) / _TICKS_PER_S
-    except (IndexError, ValueError):
-        return 0.0
 
 
 SHORT_LIVED: Final = "short-lived processes"
@@ -211,36 +206,29 @@ _OWN_WORK: Final = frozenset({"TIMER", "SCHED", "RCU", "HRTIMER"})
 """Soft interrupts that every running program causes."""
 
 
-class InterruptCounts(CounterSource):
-    """Hardware interrupts by source, summed over the cores."""
-
-    name = "interrupts"
-    file = "proc/interrupts"
-
-    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
-        """Return the counts of every source."""
-        totals: Counter[NoiseSource] = Counter()
-        for label, count, rest in _rows(text, cores):
-            what = _named(label, rest)
-            kind = "timer interrupt" if "timer" in what.lower() else "interrupt"
-            totals[NoiseSource(kind, what)] += count
-        return totals
+def _interrupt_counts(text: str, cores: tuple[int, ...]) -> Totals:
+    """Return hardware interrupts by source, summed over the cores."""
+    totals: Counter[NoiseSource] = Counter()
+    for label, count, rest in _rows(text, cores):
+        what = _named(label, rest)
+        kind = "timer interrupt" if "timer" in what.lower() else "interrupt"
+        totals[NoiseSource(kind, what)] += count
+    return totals
 
 
-class SoftInterruptCounts(CounterSource):
-    """Soft interrupts by type, such as network and disk, summed over the cores."""
+def _soft_interrupt_counts(text: str, cores: tuple[int, ...]) -> Totals:
+    """Return soft interrupts by type, such as network and disk, summed over the cores."""
+    return {
+        NoiseSource("soft interrupt", label): count
+        for label, count, _ in _rows(text, cores)
+        if label not in _OWN_WORK
+    }
 
-    name = "soft interrupts"
-    file = "proc/softirqs"
 
-    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
-        """Return the counts of every type."""
-        rows = _rows(text, cores)
-        return {
-            NoiseSource("soft interrupt", label): count
-            for label, count, _ in rows
-            if label not in _OWN_WORK
-        }
+InterruptCounts: Final = partial(CounterSource, "interrupts", "proc/interrupts", _interrupt_counts)
+SoftInterruptCounts: Final = partial(
+    CounterSource, "soft interrupts", "proc/softirqs", _soft_interrupt_counts
+)
 
 
 def _rows(text: str, cores: tuple[int, ...]) -> Iterator[tuple[str, int, str]]:
@@ -274,14 +262,15 @@ _WAITED_FOR: Final = {"cpu": "a core", "memory": "memory", "io": "a disk"}
 class PressureTime(CounterSource):
     """Pressure stall time (PSI) of the whole machine."""
 
-    name = "pressure"
+    def __init__(self) -> None:
+        super().__init__("pressure", "proc/pressure", lambda _text, _cores: {})
 
     def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
         """Return seconds by resource."""
         totals: dict[NoiseSource, float] = {}
         because = ""
         for resource, what in _WAITED_FOR.items():
-            reading = scope.files.read(f"proc/pressure/{resource}")
+            reading = scope.files.read(f"{self._file}/{resource}")
             total_us = pressure(scope.files, resource).get("total", "")
             if total_us.isdecimal():
                 totals[NoiseSource(f"waiting for {what}", "some process")] = int(total_us) / 1e6
@@ -306,20 +295,17 @@ _COUNTERS: Final = {
 }
 
 
-class PageMoves(CounterSource):
-    """Pages that the kernel migrated, scanned, split or swapped, on the whole machine."""
+def _page_moves(text: str, cores: tuple[int, ...]) -> Totals:  # noqa: ARG001
+    """Return pages that the kernel migrated, scanned, split or swapped, on the whole machine."""
+    totals: Counter[NoiseSource] = Counter()
+    for line in text.splitlines():
+        name, _, count = line.partition(" ")
+        if name in _COUNTERS and count.isdecimal():
+            totals[_COUNTERS[name]] += int(count)
+    return totals
 
-    name = "page moves"
-    file = "proc/vmstat"
 
-    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:  # noqa: ARG002
-        """Return counts by operation."""
-        totals: Counter[NoiseSource] = Counter()
-        for line in text.splitlines():
-            name, _, count = line.partition(" ")
-            if name in _COUNTERS and count.isdecimal():
-                totals[_COUNTERS[name]] += int(count)
-        return totals
+PageMoves: Final = partial(CounterSource, "page moves", "proc/vmstat", _page_moves)
 
 
 SOURCES: Final[tuple[Callable[[], Source], ...]] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any, Final
@@ -14,7 +15,6 @@ from torchyard.machine.model import (
     KnobState,
     MachineView,
     Restored,
-    Setting,
     SettingChange,
     SettingReturn,
 )
@@ -121,11 +121,7 @@ def quieting_table(applied: AppliedSettings, *, dry_run: bool = False) -> str:
 
 def quieting_summary(applied: AppliedSettings, *, dry_run: bool = False) -> str:
     """Count the settings by state, in one line."""
-    settings = [change for state in applied.knobs for change in _changes(applied, state)]
-    counts = {"written": 0, "already so": 0, "refused": 0}
-    for change in settings:
-        if change.state in counts:
-            counts[change.state] += 1
+    counts = Counter(change.state for state in applied.knobs for change in _changes(applied, state))
     unavailable = sum(bool(state.unavailable) for state in applied.knobs)
     verb = "would be written" if dry_run else "written"
     return (
@@ -142,13 +138,8 @@ def quieting_json(applied: AppliedSettings, *, mode: str) -> dict[str, Any]:
         "cores": list(applied.request.cores),
         "knobs": [
             {
-                "knob": state.knob,
-                "unavailable": state.unavailable,
-                "notes": list(state.notes),
-                "settings": [
-                    {**_values_json(change.setting), "state": change.state, "reason": change.reason}
-                    for change in _changes(applied, state)
-                ],
+                **encode(state),
+                "settings": [_flat(change, without="knob") for change in _changes(applied, state)],
             }
             for state in applied.knobs
         ],
@@ -181,21 +172,14 @@ def restored_json(restored: Restored) -> dict[str, Any]:
     return {
         "complete": restored.complete,
         "rebooted": restored.rebooted,
-        "settings": [
-            {
-                "knob": item.setting.knob,
-                **_values_json(item.setting),
-                "state": item.state,
-                "reason": item.reason,
-                "meanwhile": item.meanwhile,
-            }
-            for item in restored.settings
-        ],
+        "settings": [_flat(item) for item in restored.settings],
     }
 
 
-def _values_json(setting: Setting) -> dict[str, Any]:
-    return {"place": setting.place, "found": setting.found, "wanted": setting.wanted}
+def _flat(item: SettingChange | SettingReturn, *, without: str = "") -> dict[str, Any]:
+    """Return the fields of the setting and those of its outcome."""
+    record = {**encode(item.setting), **encode(item)}
+    return {name: value for name, value in record.items() if name not in ("setting", without)}
 
 
 def _where(item: SettingReturn) -> str:

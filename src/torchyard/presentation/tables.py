@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final
 
@@ -51,15 +51,15 @@ def json_text(document: Any) -> str:
     return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
 
 
-def finite(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON does not support, by None."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+def finite(value: Any, clean: Callable[[str], str] = str) -> Any:
+    """Replace non-finite numbers, which JSON does not support, by None; `clean` changes texts."""
+    if isinstance(value, Mapping):
+        return {key: finite(item, clean) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
+        return [finite(item, clean) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    return clean(value) if isinstance(value, str) else value
 
 
 def fact_rows(facts: object, prefix: str = "") -> list[tuple[str, str]]:

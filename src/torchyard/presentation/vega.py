@@ -19,7 +19,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import os
 import re
 import tempfile
@@ -30,14 +29,14 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from xml.etree import ElementTree as ET
+
+from markupsafe import Markup
 
 from torchyard.presentation.html_page import json_for_script
 from torchyard.presentation.safe_text import one_line, without_controls
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
+from torchyard.presentation.tables import finite
 
 _SVG: Final = "{http://www.w3.org/2000/svg}"
 _ELEMENTS: Final = frozenset(
@@ -161,8 +160,6 @@ def charts_available() -> bool:
 
 def inline_chart(spec: Mapping[str, Any], *, title: str, description: str) -> Markup:
     """Return a figure that is drawn now; `description` is its text for screen readers."""
-    from markupsafe import Markup
-
     if not charts_available():
         return _figure(title, Markup('<p class="muted">{}</p>').format(MISSING))
     svg = drawn_svg(spec, description=description)
@@ -183,9 +180,7 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
     its data, which may be `{"names": [...], "rows": [[...], ...]}` to save space. The page
     must contain the runtime and `charts.js`. No CSV: Vega parses it with `eval`, which pages forbid.
     """
-    from markupsafe import Markup
-
-    data = Markup(json_for_script(_finite(spec if base else themed(spec))))  # noqa: S704 - no markup
+    data = Markup(json_for_script(finite(spec, without_controls) if base else themed(spec)))  # noqa: S704 - no markup
     return _figure(
         title,
         Markup(
@@ -201,8 +196,6 @@ def lazy_chart(spec: Mapping[str, Any], *, title: str, description: str, base: s
 
 def chart_bases(bases: Mapping[str, Mapping[str, Any]]) -> Markup:
     """Return the specs that lazy charts of a page share; once per page."""
-    from markupsafe import Markup
-
     data = json_for_script({name: themed(spec) for name, spec in bases.items()})
     return Markup(  # noqa: S704 - no markup in it
         f'<script type="application/json" id="chart-bases">{data}</script>'
@@ -212,19 +205,18 @@ def chart_bases(bases: Mapping[str, Mapping[str, Any]]) -> Markup:
 def themed(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec with the theme of the pages and without non-finite numbers."""
     own_config = spec.get("config")
-    themed_spec: dict[str, Any] = _finite(
+    themed_spec: dict[str, Any] = finite(
         {
             "$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE}.json",
             **spec,
             "config": {**_CONFIG, **(own_config if isinstance(own_config, Mapping) else {})},
-        }
+        },
+        without_controls,
     )
     return themed_spec
 
 
 def _figure(title: str, inside: Markup) -> Markup:
-    from markupsafe import Markup
-
     caption = Markup("<figcaption>{}</figcaption>").format(one_line(title)) if title else Markup("")
     return Markup('<figure class="chart">{}{}</figure>').format(caption, inside)
 
@@ -235,17 +227,6 @@ def _svg_of(spec: str) -> str:
 
     svg: str = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
     return svg
-
-
-def _finite(value: Any) -> Any:
-    """Return values for JSON without infinities and control characters."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return without_controls(value) if isinstance(value, str) else value
 
 
 # Entry point of the bundle, used by charts.js.
@@ -260,8 +241,6 @@ def runtime_script() -> str:
 
 def packed_runtime() -> Markup:
     """Return the compressed runtime as a page element that is unpacked when a chart becomes visible."""
-    from markupsafe import Markup
-
     data = base64.b64encode(_compressed()).decode()
     return Markup(  # noqa: S704 - letters, digits, +, / and =
         f'<script type="application/gzip" id="chart-runtime">{data}</script>'
@@ -270,8 +249,6 @@ def packed_runtime() -> Markup:
 
 def runtime_link(address: str) -> Markup:
     """Return the element for pages that share one file with the text of `runtime_script`."""
-    from markupsafe import Markup
-
     return Markup(
         '<script type="application/gzip" id="chart-runtime" data-address="{}"></script>'
     ).format(address)

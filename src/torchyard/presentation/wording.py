@@ -92,7 +92,11 @@ def p_text(comparison: Comparison) -> str:
     estimate = comparison.estimate
     if estimate is None or comparison.state in WITHOUT_SPEED:
         return ABSENT
-    p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
+    return p_value_text(estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted)
+
+
+def p_value_text(p_value: float | None) -> str:
+    """Format a p-value: `0.012`, `<0.001`."""
     if p_value is None or not math.isfinite(p_value):
         return ABSENT
     return f"<{_SMALLEST_P}" if p_value < _SMALLEST_P else f"{p_value:.3f}"

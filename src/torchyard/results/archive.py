@@ -13,14 +13,14 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final, cast
 
 from torchyard.core.units import format_bytes
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_reading import open_regular_file
-from torchyard.files.safe_writing import write_error
+from torchyard.files.safe_writing import write_error, write_errors
 
 LARGEST_BYTES: Final = 16 * 2**30
 """Default limit on the total size of the files of an archive."""
@@ -52,26 +52,19 @@ def plain_files(folder: Path) -> Iterator[Path]:
 def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | None = None) -> int:
     """Write the run folders to an archive atomically and return its size."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(write_errors(path, kept="what was there"))
         path.parent.mkdir(parents=True, exist_ok=True)
+        stack.callback(partial.unlink, missing_ok=True)
         with tarfile.open(partial, "w:gz", compresslevel=6) as archive:
             for number, folder in enumerate(folders, start=1):
                 for inside in plain_files(folder):
-                    archive.add(
-                        folder / inside,
-                        arcname=f"{folder.name}/{inside}",
-                        recursive=False,
-                        filter=_without_owner,
-                    )
+                    name = f"{folder.name}/{inside}"
+                    archive.add(folder / inside, name, recursive=False, filter=_without_owner)
                 if progress is not None:
                     progress(number, len(folders))
         partial.replace(path)
         return path.stat().st_size
-    except OSError as error:
-        raise write_error(path, error, kept="existing data") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 def unpack(

@@ -16,7 +16,7 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_json, write_error
+from torchyard.files.safe_writing import replace_json, write_errors
 from torchyard.machine.identity import table_of
 from torchyard.results.directory import RUN_FILE, home_folder, read_stored, runs_home, utc_timestamp
 from torchyard.results.plausibility import decode_stored
@@ -42,7 +42,10 @@ def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str
         "saved": utc_timestamp(),
         "note": note,
         "runs": [
-            {"info": _shared_facts(run), "comparisons": [_shared(row) for row in run.comparisons]}
+            {
+                "info": _shared_facts(run),
+                "comparisons": encode([*map(_without_log, run.comparisons)]),
+            }
             for run in runs
         ],
     }
@@ -96,9 +99,8 @@ def _shared_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _shared(row: Comparison) -> Any:
-    failure = row.failure and replace(row.failure, log="", log_tail="")
-    return encode(replace(row, failure=failure))
+def _without_log(row: Comparison) -> Comparison:
+    return replace(row, failure=row.failure and replace(row.failure, log="", log_tail=""))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -206,10 +208,8 @@ def delete_baseline(name: str) -> None:
     path = _path_of(name)
     if not path.is_file():
         read_baseline(name)  # raises with the nearest name
-    try:
+    with write_errors(path, kept="the baseline"):
         path.unlink()
-    except OSError as error:
-        raise write_error(path, error, kept="the baseline") from error
 
 
 def runs_of(baseline: Baseline) -> tuple[Run, ...]:

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from errno import EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error, write_errors
 from torchyard.process.owner import is_gone
 from torchyard.results.plausibility import check_format
 
@@ -130,7 +130,7 @@ def latest_run(home: Path) -> Path | None:
         folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
     except OSError:
         return None
-    return next((folder for folder in folders if _run_facts(folder) is not None), None)
+    return next((folder for folder in folders if run_facts(folder).keys() >= REQUIRED_FACTS), None)
 
 
 def replace_run(folder: Path) -> None:
@@ -141,13 +141,12 @@ def replace_run(folder: Path) -> None:
         raise _not_a_run_error(folder, "it is not a folder")
     if not any(folder.iterdir()):
         return
-    facts = _run_facts(folder)
-    if facts is None:
+    facts = run_facts(folder)
+    if not facts.keys() >= REQUIRED_FACTS:
         raise _not_a_run_error(folder, f"it contains no {RUN_FILE} of Torchyard")
     folder = folder.resolve()
-    for place in (Path.cwd(), Path.home()):
-        if place.resolve().is_relative_to(folder):
-            raise _not_a_run_error(folder, f"{place} is inside it")
+    if (place := used_place(folder)) is not None:
+        raise _not_a_run_error(folder, f"{place} is inside it")
     if facts.get("state") == "running" and not is_gone(facts.get("owner")):
         raise UsageError(
             f"{folder} contains a run that is still running",
@@ -160,22 +159,25 @@ def replace_run(folder: Path) -> None:
 def remove_run_folder(folder: Path) -> None:
     """Delete a folder; renamed first, so that an interrupted deletion leaves no partial run."""
     removed = folder.with_name(f".{folder.name}{REMOVED_MARK}{secrets.token_hex(4)}")
-    try:
+    with write_errors(folder, kept="the run"):
         folder.rename(removed)
-    except OSError as error:
-        raise write_error(folder, error, kept="the run") from error
-    try:
+    with write_errors(removed, kept="the rest"):
         shutil.rmtree(removed)
-    except OSError as error:
-        raise write_error(removed, error, kept="the rest") from error
 
 
-def _run_facts(folder: Path) -> Mapping[str, Any] | None:
+def used_place(folder: Path) -> Path | None:
+    """Return the current folder or the home folder if it is inside this one."""
+    places = (Path.cwd(), Path.home())
+    return next((one for one in places if one.resolve().is_relative_to(folder.resolve())), None)
+
+
+def run_facts(folder: Path) -> dict[str, Any]:
+    """Return the contents of `run.json`, unchecked; empty if it cannot be read."""
     try:
         facts = read_json(folder / RUN_FILE)
     except (OSError, ValueError):
-        return None
-    return facts if isinstance(facts, dict) and facts.keys() >= REQUIRED_FACTS else None
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _not_a_run_error(folder: Path, why: str) -> UsageError:
@@ -221,12 +223,10 @@ def new_output_folder(folder: Path | None, *, home: Path) -> Path:
     """Create an empty folder for a profile: the given one, or a new one in `home`."""
     if folder is None:
         return new_run_folder(home)
-    try:
+    with write_errors(folder, kept="existing data"):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} already exists", hint="use a new or empty folder")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error, kept="existing data") from error
     return folder.absolute()
 
 

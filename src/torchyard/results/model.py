@@ -8,7 +8,7 @@ better), or a time or size (lower is better).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from torchyard.core.comparison import Interval, Verdict
 
@@ -147,6 +147,17 @@ class Series:
     candidate: str
     machine: str
     metric: Metric = "speedup"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What identifies its comparisons: workload, baseline, candidate and machine."""
+        return {name: value for name, value in vars(self).items() if name != "metric"}
+
+    @classmethod
+    def of(cls, entry: ComparisonEntry, metric: Metric = "speedup") -> Self:
+        """Return the series of a comparison."""
+        names = ("workload", "baseline", "candidate", "machine")
+        return cls(metric=metric, **{name: getattr(entry, name) for name in names})
 
 
 class SeriesPoint(NamedTuple):

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from torchyard.core.units import format_bytes
 from torchyard.errors import NothingToDo, ResultsDamaged, UsageError
-from torchyard.files.safe_reading import parse_json, read_document, read_json
-from torchyard.files.safe_writing import to_json_text, write_error
+from torchyard.files.safe_reading import parse_json, read_document
+from torchyard.files.safe_writing import to_json_text, write_errors
 from torchyard.machine.identity import table_of
 from torchyard.process.owner import is_gone
 from torchyard.results.archive import LARGEST_BYTES, is_run_name, plain_files, unpack
@@ -34,7 +34,9 @@ from torchyard.results.directory import (
     REQUIRED_FACTS,
     RUN_FILE,
     remove_run_folder,
+    run_facts,
     runs_home,
+    used_place,
 )
 from torchyard.results.index.entries import full_mark
 from torchyard.results.integrity import replace_facts
@@ -53,15 +55,14 @@ def check_may_delete(folder: Path) -> None:
         raise UsageError(
             f"{folder} is not a run folder", hint="list runs with `torchyard results list`"
         )
-    facts = _raw_facts(folder)
+    facts = run_facts(folder)  # of any format version; empty if they are damaged
     _check_ended(folder, facts)
-    for place in (Path.cwd(), Path.home()):
-        if place.resolve().is_relative_to(folder.resolve()):
-            raise UsageError(
-                f"{folder} was not deleted",
-                why=f"{place} is inside it",
-                hint="change to another folder first",
-            )
+    if (place := used_place(folder)) is not None:
+        raise UsageError(
+            f"{folder} was not deleted",
+            why=f"{place} is inside it",
+            hint="change to another folder first",
+        )
     baselines, damaged = list_baselines()
     if damaged:
         raise ResultsDamaged(
@@ -147,15 +148,6 @@ def _check_ended(folder: Path, facts: Mapping[str, Any]) -> None:
         )
 
 
-def _raw_facts(folder: Path) -> Mapping[str, Any]:
-    """Read `run.json` of any format version; empty if it is damaged."""
-    try:
-        facts = read_json(folder / RUN_FILE)
-    except (OSError, ValueError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
 def _is_named(folder: Path, facts: Mapping[str, Any], baseline: Baseline) -> bool:
     elsewhere = dict(baseline.folders)
     return any(
@@ -226,10 +218,8 @@ def import_runs(
 @contextmanager
 def _staging(home: Path) -> Iterator[Path]:
     folder = home / f"{STAGING_PREFIX}{secrets.token_hex(4)}"
-    try:
+    with write_errors(folder, kept="existing data"):
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise write_error(folder, error, kept="existing data") from error
     try:
         yield folder
     finally:
@@ -270,7 +260,7 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
 
 
 def _move_into_place(folder: Path, place: Path, staging: Path) -> None:
-    try:
+    with write_errors(place, kept="every run that was there"):
         if folder.parent != staging:
             copy = staging / f"copy-{secrets.token_hex(4)}"
             for inside in plain_files(folder):
@@ -279,8 +269,6 @@ def _move_into_place(folder: Path, place: Path, staging: Path) -> None:
             folder = copy
         (folder / RUN_FILE).write_bytes(_with_end(folder / RUN_FILE))
         folder.rename(place)
-    except OSError as error:
-        raise write_error(place, error, kept="every existing run") from error
 
 
 def _with_end(path: Path) -> bytes:

@@ -104,7 +104,9 @@ def run_cell(
     except BaseException as error:
         end("died", f"{type(error).__name__}: {error}")
         raise
-    if gate.stopped and not any(_has_result(row) for row in rows):
+    if gate.stopped and all(
+        row.failure is None and not (row.estimate and row.estimate.launches) for row in rows
+    ):
         return end("cancelled", NO_FINISHED_LAUNCH, idle=True)
     why = _retry_reason(rows, beside_others=TURN_VARIABLE in os.environ)
     if why and tries < plan.limits.tries:
@@ -146,10 +148,6 @@ def place_of_job(environment: Mapping[str, str] = os.environ) -> str:
     host = socket.gethostname()
     job = job_id(environment)
     return f"{host}, job {job}" if job else host
-
-
-def _has_result(row: Comparison) -> bool:
-    return row.failure is not None or (row.estimate is not None and row.estimate.launches > 0)
 
 
 def _retry_reason(rows: list[Comparison], *, beside_others: bool) -> str:

@@ -21,6 +21,8 @@ from typing import Final, Self
 
 from torchyard.bench.launch_gate import ProvisionalResults, StoppableGate
 from torchyard.core.comparison import Comparison
+from torchyard.core.records import decode, encode
+from torchyard.errors import UsageError
 
 GATE_VARIABLE: Final = "TORCHYARD_GATE"
 """Descriptor of the cell's end of the socket pair."""
@@ -56,24 +58,14 @@ class CellReport:
 
     def encode(self) -> bytes:
         """Return the message of this report."""
-        undecided = [[one.log_speedup, one.launch_sd] for one in self.undecided]
-        return json.dumps({"launches": self.launches, "undecided": undecided}).encode("ascii")
+        return json.dumps(encode(self)).encode("ascii")
 
     @classmethod
     def decode(cls, message: bytes) -> CellReport:
         """Read a message; an invalid one counts as a report without results."""
         try:
-            record = json.loads(message)
-            return cls(
-                launches=int(record["launches"]),
-                undecided=tuple(
-                    OpenComparison(
-                        log_speedup=float(log), launch_sd=None if sd is None else float(sd)
-                    )
-                    for log, sd in record["undecided"]
-                ),
-            )
-        except (ValueError, TypeError, KeyError):
+            return decode(cls, json.loads(message), where="report", strict=False)
+        except (ValueError, UsageError):
             return cls()
 
 

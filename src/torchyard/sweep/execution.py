@@ -62,11 +62,6 @@ def shared_templates(folder: SweepFolder) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
-    """Return the command of a cell, with this interpreter, which must exist on cluster nodes, too."""
-    return [sys.executable, "-m", "torchyard", "sweep-cell", str(folder.folder), cell]
-
-
 def executor_of(
     folder: SweepFolder,
     *,
@@ -79,20 +74,23 @@ def executor_of(
     `first_launch_s` has the expected durations of first launches by cell, where known; `deadline_s` is
     the end of the time budget (`time.monotonic`); `reserved` are the CPUs of the timed cell.
     """
+    cells = folder.plan.cells
     return open_executor(
         folder.plan.executor,
         folder.folder,
-        lambda cell: command_of_cell(folder, cell),
+        # With this interpreter, which cluster nodes must see, too.
+        lambda cell: [sys.executable, "-m", "torchyard", "sweep-cell", str(folder.folder), cell],
         folder.log_path,
         limit_s=folder.plan.limits.cell_s,
-        order=LaunchOrder.of_cells(
-            folder.plan.cells,
+        order=LaunchOrder(
+            {cell.id: cell.study.budget for cell in cells},
+            seed=next((cell.study.settings.seed for cell in cells), 0),
             first_launch_s=first_launch_s,
             longest_first=bool(reserved) and math.isinf(deadline_s),
         ),
         deadline_s=deadline_s,
         reserved=reserved,
-        nodes=max(one.nodes for cell in folder.plan.cells for one in cell.study.workloads),
+        nodes=max(one.nodes for cell in cells for one in cell.study.workloads),
     )
 
 

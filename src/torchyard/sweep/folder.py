@@ -40,7 +40,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.errors import UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import replace_json, to_json_text, write_error, write_errors
 from torchyard.process.owner import is_alive, this_process
 from torchyard.results.directory import create_folder, home_folder, utc_timestamp
 from torchyard.results.plausibility import check_format, decode_stored
@@ -89,7 +89,7 @@ class SweepFolder:
     def create(cls, folder: Path, plan: SweepPlan) -> SweepFolder:
         """Create a sweep in a new or empty folder."""
         folder = create_folder(folder, what="sweep", subfolders=(CELLS_FOLDER, LOGS_FOLDER))
-        replace_file(folder / PLAN_FILE, to_json_text(encode(plan), indent=1) + "\n")
+        replace_json(folder / PLAN_FILE, encode(plan))
         return cls(folder, plan)
 
     @classmethod
@@ -158,7 +158,7 @@ class SweepFolder:
         if record.get("outcome") in (None, "interrupted"):
             record.update(ended=utc_timestamp("milliseconds"), outcome=outcome, why=why)
             record["idle"] = idle or bool(record.get("idle"))
-            replace_file(path, to_json_text(record) + "\n")
+            replace_json(path, record)
         claim = self._claims.pop(path, None)
         if claim is not None:
             claim.release()
@@ -251,10 +251,8 @@ class SweepFolder:
     def driving(self) -> Iterator[None]:
         """Hold the lock of the one process that drives the sweep; the kernel frees it on a crash."""
         path = self.folder / LOCK_FILE
-        try:
+        with write_errors(path, kept="the sweep"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise write_error(path, error, kept="the sweep") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -275,8 +273,7 @@ class SweepFolder:
 
     def save_batch(self, cell_id: str, batch: CellBatch) -> None:
         """Save the batch size of a cell, or the progress of the search for it."""
-        path = self._cell_folder(cell_id) / BATCH_FILE
-        replace_file(path, to_json_text(encode(batch)) + "\n")
+        replace_json(self._cell_folder(cell_id) / BATCH_FILE, encode(batch))
 
     def batch(self, cell_id: str) -> CellBatch:
         """Return the saved batch size of a cell, in a sweep that searches for batch sizes."""
@@ -287,7 +284,7 @@ class SweepFolder:
 
     def save_runs(self, runs: Mapping[str, str]) -> None:
         """Save the joined runs: run folder by name."""
-        replace_file(self.folder / RUNS_FILE, to_json_text(dict(runs), indent=1) + "\n")
+        replace_json(self.folder / RUNS_FILE, dict(runs))
 
     def runs(self) -> dict[str, str]:
         """Return the joined runs by name; empty until the sweep has ended."""
@@ -352,8 +349,6 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 HEARTBEAT_S: Final = 20.0
 LOST_S: Final = 120.0
 """Time without a heartbeat after which an attempt of another host or PID namespace counts as lost."""
-UNCLAIMED_S: Final = 3600.0
-"""The same limit for attempts of earlier releases, which have no heartbeat."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -424,9 +419,8 @@ def is_lost(
             return not alive
     if _is_locked(path):
         return False
-    limit_s = LOST_S if record.get("heartbeat_s") or not record else UNCLAIMED_S
     try:
-        return now_s() - path.stat().st_mtime > limit_s
+        return now_s() - path.stat().st_mtime > LOST_S
     except OSError:
         return False
 

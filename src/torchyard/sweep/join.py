@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +16,8 @@ from typing import Any, Final
 from torchyard.bench.bench_run import adjusted_for_suite
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.study import Study
-from torchyard.errors import NothingToDo, ResultsDamaged
-from torchyard.files.safe_reading import read_records, read_tail
+from torchyard.errors import NothingToDo
+from torchyard.files.safe_reading import read_records, read_tail_text
 from torchyard.machine.identity import machine_name
 from torchyard.results.directory import FIRST_METHOD, LOGS_FOLDER, SAMPLES_FILE, new_run_folder
 from torchyard.results.run_reader import Run, read_run
@@ -151,14 +151,10 @@ def _copy(run: Run, writer: RunWriter, logs: Path) -> None:
         writer.add_target(name, facts)
     for launch in run.launches():
         writer.add_launch(launch)
-    writer.add_sample_records(_samples(run))
+    samples = read_records(run.folder / SAMPLES_FILE)
+    writer.add_sample_records(record for _, record in samples)
     for source in sorted((run.folder / LOGS_FOLDER).glob("workload-*")):
         shutil.copytree(source, logs, dirs_exist_ok=True)
-
-
-def _samples(run: Run) -> Iterator[dict[str, Any]]:
-    for _, record in read_records(run.folder / SAMPLES_FILE):
-        yield record
 
 
 def _with_logs(row: Comparison, run: Run, logs: Path, place: Path, hidden: Path) -> Comparison:
@@ -177,10 +173,11 @@ def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Co
     """Return a failed row for each candidate of a failed cell."""
     study = status.cell.study
     last = status.attempts[-1] if status.attempts else Attempt(number=0)
-    tail = _tail(folder.log_path(status.cell.id))
+    log = folder.log_path(status.cell.id)
+    tail = read_tail_text(log, TAIL_BYTES)
     if tail:
         logs.mkdir(parents=True, exist_ok=True)
-        shutil.copy(folder.log_path(status.cell.id), logs / "cell.log")
+        shutil.copy(log, logs / "cell.log")
     tries = len(status.attempts)
     reason = last.why or "the cell did not finish"
     return [
@@ -194,19 +191,10 @@ def _failed_rows(folder: SweepFolder, status: CellStatus, logs: Path) -> list[Co
                 phase="cell",
                 variant=candidate.name,
                 message=reason if tries < 2 else f"{reason} (attempt {tries})",  # noqa: PLR2004
-                hint=f"see the log: {folder.log_path(status.cell.id)}",
-                log=str(folder.log_path(status.cell.id)),
+                hint=f"see the log: {log}",
+                log=str(log),
                 log_tail=tail,
             ),
         )
         for candidate in study.candidates
     ]
-
-
-def _tail(path: Path) -> str:
-    try:
-        return read_tail(path, TAIL_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error

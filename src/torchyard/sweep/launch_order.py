@@ -17,7 +17,6 @@ from typing import Final
 
 from torchyard.core.study import Budget
 from torchyard.sweep.cell_gate import CellReport, OpenComparison
-from torchyard.sweep.model import Cell
 
 RANDOM_SHARE: Final = 0.1
 TYPICAL_SD: Final = 0.015
@@ -60,22 +59,6 @@ class LaunchOrder:
         """Cells with a launch in the current pass."""
         self._first_s: dict[str, float] = {}
         self._later_s: dict[str, list[float]] = {}
-
-    @classmethod
-    def of_cells(
-        cls,
-        cells: Collection[Cell],
-        *,
-        first_launch_s: Mapping[str, float] | None = None,
-        longest_first: bool = False,
-    ) -> LaunchOrder:
-        """Return the order for the cells of a plan, with the seed of their study."""
-        return cls(
-            {cell.id: cell.study.budget for cell in cells},
-            seed=next((cell.study.settings.seed for cell in cells), 0),
-            first_launch_s=first_launch_s,
-            longest_first=longest_first,
-        )
 
     def record(self, cell: str, launch_s: float) -> None:
         """Record the duration of a launch, in the order of the cell's launches."""
@@ -164,7 +147,7 @@ class LaunchOrder:
 
 def launches_to_verdict(one: OpenComparison, launches: int, budget: Budget) -> float:
     """Return how many more launches a comparison is expected to need; infinite if unreachable."""
-    from torchyard.stats.estimate import PRECISE_SHARE
+    from torchyard.stats.estimate import PRECISE_SHARE  # numpy is not needed inside of jobs
     from torchyard.stats.stopping import launches_needed
 
     degrees = max(0, launches - 1) if one.launch_sd is not None else 0

@@ -23,7 +23,7 @@ from torchyard.core.comparison import (
 from torchyard.core.records import encode
 from torchyard.core.study import Workload
 from torchyard.errors import TorchyardError, UsageError
-from torchyard.files.safe_reading import read_tail
+from torchyard.files.safe_reading import read_tail_text
 from torchyard.results.run_reader import Run, read_run
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Attempt, CellStatus, End, Outcome, SweepPlan, SweepRow
@@ -175,6 +175,13 @@ def provisional_comparisons(status: CellStatus, folder: Path | None) -> dict[Nam
     }
 
 
+_PROVISIONAL: Final = (
+    *("speedup", "interval", "launches", "baseline_ns", "candidate_ns", "compile_s"),
+    *("untrusted", "run"),
+)
+"""Fields of a row that are known while its cell is measured."""
+
+
 def provisional_row(item: RunComparison, status: CellStatus, names: Names) -> SweepRow:
     """Return the row of a comparison whose cell is not finished."""
     measured = row_of(item, status=status, uncorrected=Verdict.UNDECIDED)
@@ -182,15 +189,8 @@ def provisional_row(item: RunComparison, status: CellStatus, names: Names) -> Sw
     return replace(
         row_without_result(status, names),
         end="provisional",
-        speedup=measured.speedup,
-        interval=measured.interval,
-        launches=measured.launches,
-        baseline_ns=measured.baseline_ns,
-        candidate_ns=measured.candidate_ns,
-        compile_s=measured.compile_s,
-        untrusted=measured.untrusted,
+        **{name: getattr(measured, name) for name in _PROVISIONAL},
         reason="; ".join([f"{launches} so far", *measured.untrusted, _why_no_result(status, None)]),
-        run=measured.run,
     )
 
 
@@ -290,12 +290,8 @@ def _tries(status: CellStatus | None) -> int:
 def _log_tail(folder: Path, name: str) -> str:
     """Return the end of a log inside the folder; empty for a path outside it."""
     path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        return ""
-    try:
-        return read_tail(path, _LOG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    is_inside = path.is_relative_to(folder.resolve())
+    return read_tail_text(path, _LOG_BYTES) if is_inside else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,17 @@ from torchyard.core.study import Budget
 from torchyard.core.units import format_count
 from torchyard.machine.identity import machine_name, machine_text
 from torchyard.results.run_reader import Run
+from torchyard.stats.suite import (
+    adjust_for_suite,
+    chance_of_at_least,
+    counts_in_mean,
+    excess_of_small,
+    geometric_mean,
+    p_value_bins,
+    selected_intervals,
+    verdict_alone,
+    wilson_interval,
+)
 from torchyard.sweep.model import (
     ENDS,
     CellStatus,
@@ -66,7 +77,10 @@ def sweep_summary(
     rows = _corrected(rows, tested, budget)
     measured = {index: one for index, one in tested.items() if rows[index].end == "passed"}
     groups = _groups(rows, measured, tested, budget)
-    best, worst = ([], []) if plan.null else _extremes(rows, measured)
+    best, worst = (
+        [] if plan.null else _extremes(rows, measured, verdict)
+        for verdict in (Verdict.FASTER, Verdict.SLOWER)
+    )
     _correct_for_selection(rows, [*best, *worst], measured, budget.alpha)
     several = len({(key.suite, key.mode, key.precision) for key in (g.key for g in groups)}) > 1
     checked = all(cell.study.settings.check_accuracy for cell in plan.cells)
@@ -116,8 +130,6 @@ def sweep_summary(
 def _rows(
     statuses: Sequence[CellStatus], runs: Sequence[Run], budget: Budget, folders: Sequence[Path]
 ) -> tuple[list[SweepRow], Measured]:
-    from torchyard.stats.suite import verdict_alone
-
     comparisons = comparisons_of(runs)
     rows: list[SweepRow] = []
     measured: Measured = {}
@@ -154,8 +166,6 @@ def _rows(
 
 def _corrected(rows: list[SweepRow], tested: Measured, budget: Budget) -> list[SweepRow]:
     """Apply Benjamini-Hochberg over all suites, precisions and candidates of the sweep."""
-    from torchyard.stats.suite import adjust_for_suite
-
     indices = list(tested)
     # Undo earlier corrections over a smaller family.
     uncorrected = [
@@ -247,8 +257,6 @@ def _group(
     ends, verdicts = Counter(row.end for row in mine), Counter(row.verdict for row in mine)
 
     def mean(chosen: Sequence[int], over_launches: bool) -> MeanSpeedup | None:
-        from torchyard.stats.suite import geometric_mean
-
         result = geometric_mean([tested[index] for index in chosen], confidence=1.0 - budget.alpha)
         if result is None:
             return None
@@ -282,29 +290,31 @@ def _group(
 
 def _usable(indices: Sequence[int], measured: Measured) -> tuple[set[int], bool]:
     """Return the rows that a mean can include, and whether their intervals cover launches."""
-    from torchyard.stats.suite import counts_in_mean
-
     over_launches = {p for p in indices if p in measured and counts_in_mean(measured[p])}
     if over_launches:
         return over_launches, True
     return {p for p in indices if p in measured and measured[p].interval is not None}, False
 
 
-def _extremes(rows: Sequence[SweepRow], measured: Measured) -> tuple[list[int], list[int]]:
-    """Return the indices of the best and the worst rows.
+def _extremes(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
+    """Return the indices of the best or the worst rows.
 
     Only rows that are faster or slower after the correction, ordered by the end of their interval that is
     nearer to 1: ordering by the estimate would favor noisy rows.
     """
-    return _ranked(rows, measured, Verdict.FASTER), _ranked(rows, measured, Verdict.SLOWER)
+    ends_near_one = {}
+    for index in measured:
+        row = rows[index]
+        if row.verdict is verdict and row.trusted and row.interval is not None:
+            is_best = verdict is Verdict.FASTER
+            ends_near_one[index] = -row.interval.low if is_best else row.interval.high
+    return sorted(ends_near_one, key=ends_near_one.__getitem__)[:_EXTREMES]
 
 
 def _correct_for_selection(
     rows: list[SweepRow], chosen: Sequence[int], measured: Measured, alpha: float
 ) -> None:
     """Set the intervals of the chosen rows, corrected for selection."""
-    from torchyard.stats.suite import selected_intervals
-
     intervals = selected_intervals(
         [measured[index] for index in chosen], len(measured), alpha=alpha
     )
@@ -312,27 +322,7 @@ def _correct_for_selection(
         rows[index] = replace(rows[index], selected_interval=interval)
 
 
-def _ranked(rows: Sequence[SweepRow], measured: Measured, verdict: Verdict) -> list[int]:
-    decided = [index for index in measured if rows[index].verdict is verdict]
-    usable = [index for index in decided if rows[index].interval and rows[index].trusted]
-
-    def end_near_one(index: int) -> float:
-        interval = rows[index].interval
-        if interval is None:
-            raise AssertionError(rows[index])
-        return -interval.low if verdict is Verdict.FASTER else interval.high
-
-    return sorted(usable, key=end_near_one)[:_EXTREMES]
-
-
 def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
-    from torchyard.stats.suite import (
-        chance_of_at_least,
-        excess_of_small,
-        p_value_bins,
-        wilson_interval,
-    )
-
     tested = [r for r in rows if r.end in ENDS_WITH_SPEEDUP and r.trusted and r.p_value is not None]
     p_values = [row.p_value for row in tested if row.p_value is not None]
     significant = sum(row.interval is not None and not row.interval.covers(1.0) for row in tested)

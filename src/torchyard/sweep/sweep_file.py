@@ -93,25 +93,19 @@ def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
     if above.largest_batches:
         sized = tuple(replace(choice, batch_size=None) for choice in study.workloads)
         study = replace(study, batch_size=None, workloads=sized)
-    return replace(
-        below,
-        study=study,
-        modes=above.modes or below.modes,
-        precisions=above.precisions or below.precisions,
-        patterns=Patterns(
+    given = {name: value for name, value in vars(above).items() if value not in (None, ())}
+    merged: dict[str, Any] = {
+        **given,
+        "study": study,
+        "patterns": Patterns(
             only=above.patterns.only or below.patterns.only,
             exclude=above.patterns.exclude or below.patterns.exclude,
         ),
-        shard=above.shard or below.shard,
-        budget_s=above.budget_s if above.budget_s is not None else below.budget_s,
-        cell_s=above.cell_s if above.cell_s is not None else below.cell_s,
-        tries=above.tries if above.tries is not None else below.tries,
-        null=above.null if above.null is not None else below.null,
-        largest_batches=above.largest_batches
+        "largest_batches": above.largest_batches
         or (below.largest_batches and above.study.batch_size is None),
-        executor=above.executor or below.executor,
-        executor_options={**below.executor_options, **above.executor_options},
-    )
+        "executor_options": {**below.executor_options, **above.executor_options},
+    }
+    return replace(below, **merged)
 
 
 _SHARD: Final = re.compile(r"[0-9]{1,6}/[0-9]{1,6}")

@@ -300,8 +300,7 @@ def _run(
 
 
 def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path | None) -> None:
-    from torchyard.tune.report import race_page
-    from torchyard.tune.winner import environment_file, study_text
+    from torchyard.tune.report import environment_file, race_page, study_text
 
     if html is not None:
         write_file(html, race_page(race), option="--html")

@@ -17,7 +17,6 @@ first. Only the order depends on them: a choice is recommended from the launches
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -307,10 +306,6 @@ class RaceFolder:
         """Folder of compiled artifacts that rounds share."""
         return self.folder / "cache"
 
-    def drop_cache(self) -> None:
-        """Delete the compiled artifacts at the end of the race."""
-        shutil.rmtree(self.cache, ignore_errors=True)
-
     def write(self, race: Race) -> None:
         """Store the current state of the race."""
         replace_file(self.folder / RACE_FILE, to_json_text(encode(race)) + "\n")
@@ -325,20 +320,7 @@ def read_race(folder: Path) -> Race:
         hint="use the folder that `torchyard tune` printed",
     )
     record = read_stored(path, what="a race", newest=RACE_FORMAT, absent=absent)
-    return _with_times(decode_stored(Race, record, place=path))
-
-
-def _with_times(race: Race) -> Race:
-    """Add the duration of rounds, which earlier versions did not record."""
-    heats, before_s = [], 0.0
-    for race_round in race.heats:
-        heats.append(
-            race_round
-            if race_round.took_s
-            else replace(race_round, took_s=race_round.ended_s - before_s)
-        )
-        before_s = race_round.ended_s
-    return replace(race, heats=tuple(heats))
+    return decode_stored(Race, record, place=path)
 
 
 MAX_RACES: Final = 20

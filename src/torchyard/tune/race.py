@@ -13,9 +13,10 @@ recommendation is made only if it holds in the last stage, whose launches had no
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from torchyard.tune.model import (
     STAGE_LABELS,
@@ -126,7 +127,7 @@ class RaceRun:
             self._keep(state="interrupted")
             raise
         self._keep(state="finished")
-        self._folder.drop_cache()
+        shutil.rmtree(self._folder.cache, ignore_errors=True)
         return self.race
 
     def _screen(self) -> None:
@@ -436,9 +437,8 @@ class RaceRun:
             standings.append(standing)
         return tuple(standings)
 
-    def _keep(self, state: str | None = None) -> None:
-        if state is not None:
-            self.race = replace(self.race, state=state)  # type: ignore[arg-type]
+    def _keep(self, state: Literal["running", "finished", "interrupted"] = "running") -> None:
+        self.race = replace(self.race, state=state)
         self._folder.write(self.race)
 
 

@@ -10,7 +10,7 @@ from tests.machine.amd_cards import DEVICE, AmdDriver
 from tests.machine.gpu.test_nvidia import make_process
 from tests.machine.nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
 from tests.machine.recorded_nvml import RecordedNvml
-from torchyard.machine.advice.gpu_advice import advise_reading
+from torchyard.machine.advice import advise_reading
 from torchyard.machine.facts import GpuView, read_gpus
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice, MachineView

@@ -20,30 +20,26 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileTree]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "smt_off", "cores", "housekeeping"),
+    ("kind", "smt_off", "cores"),
     [
-        ("intel-pstate", False, (2, 3, 6, 7), (0, 1, 4, 5)),
-        ("intel-pstate", True, (2, 3), (0, 1)),
-        ("amd-epp", False, (1, 2, 3, 5, 6, 7), (0, 4)),
-        ("amd-epp", True, (1, 2, 3), (0,)),
-        ("arm-bare", True, (1, 2, 3), (0,)),
-        ("smt-off-at-boot", False, (1, 2, 3), (0,)),
+        ("intel-pstate", False, (2, 3, 6, 7)),
+        ("intel-pstate", True, (2, 3)),
+        ("amd-epp", False, (1, 2, 3, 5, 6, 7)),
+        ("amd-epp", True, (1, 2, 3)),
+        ("arm-bare", True, (1, 2, 3)),
+        ("smt-off-at-boot", False, (1, 2, 3)),
     ],
 )
 def test_auto_takes_one_node_without_the_first_core(
-    trees: dict[str, FileTree],
-    kind: str,
-    smt_off: bool,
-    cores: tuple[int, ...],
-    housekeeping: tuple[int, ...],
+    trees: dict[str, FileTree], kind: str, smt_off: bool, cores: tuple[int, ...]
 ) -> None:
     choice = choose_cores(trees[kind], "auto", smt_off=smt_off)
-    assert (choice.cores, choice.housekeeping, choice.notes) == (cores, housekeeping, ())
+    assert (choice.cores, choice.notes) == (cores, ())
 
 
 def test_a_list_is_taken_as_it_is(trees: dict[str, FileTree]) -> None:
     choice = choose_cores(trees["amd-epp"], "3,1-2,5-7")
-    assert (choice.cores, choice.housekeeping) == ((1, 2, 3, 5, 6, 7), (0, 4))
+    assert choice.cores == (1, 2, 3, 5, 6, 7)
     assert choice.notes == ()
 
 

@@ -20,9 +20,9 @@ from torchyard.core.study import Environment, MeasureSettings, Study, Target, Va
 from torchyard.errors import UsageError
 from torchyard.results.baselines import read_baseline_file, write_baseline_file
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.facts import baseline_facts, candidate_facts
 from torchyard.results.compare.model import CrossRow
 from torchyard.results.compare.sides import Rules, Side
+from torchyard.results.compare.two_runs import baseline_facts, candidate_facts
 from torchyard.results.gate.decision import Gate, run_gate
 from torchyard.results.run_reader import Run
 

@@ -3,7 +3,7 @@
 `FACT_SECTIONS` lists the sections. Most of them are tables of readers: to add a fact, add its name
 and its reader to a table. A section never raises: what cannot be read is a fact with a reason.
 `RUN_FACTS` is the selection that is recorded with every run, cheap enough for every start: no program
-is run, and a fact costs one small file. `read_gpus` reads all GPUs of all vendors at one moment; `advice/gpu_advice.py` judges that reading.
+is run, and a fact costs one small file. `read_gpus` reads all GPUs of all vendors at one moment; `advice` judges that reading.
 """
 
 from __future__ import annotations

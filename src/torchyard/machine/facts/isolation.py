@@ -148,7 +148,7 @@ def _group(files: FileTree) -> Reading:
     return Reading(value=f"/{groups[0]}") if groups else Reading(because=_NO_GROUP)
 
 
-def _of_group(*names: str, nothing: str) -> Reader:
+def _of_group(*names: str) -> Reader:
     """Return a reader of the first existing file in this process's group."""
 
     def read_file(files: FileTree) -> Reading:
@@ -158,7 +158,7 @@ def _of_group(*names: str, nothing: str) -> Reader:
         for name in names:
             reading = files.read(f"{groups[0]}/{name}")
             if reading.value is not None:
-                return Reading(value=reading.value.strip() or nothing)
+                return Reading(value=reading.value.strip() or "none")
         return Reading(because=f"/{groups[0]} has no {names[0]}: it is the root, or has no cpuset")
 
     return read_file
@@ -190,9 +190,9 @@ ISOLATION: Final[dict[str, Reader]] = {
     "control group version": group_version,
     "control group of this process": _group,
     "cpuset of this process": _of_group(
-        "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", nothing="none"
+        "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     ),
-    "partition of this process": _of_group("cpuset.cpus.partition", nothing="none"),
+    "partition of this process": _of_group("cpuset.cpus.partition"),
     "CPU quota": quota_processors,
     "unbound workqueues": line_reader(
         "sys/devices/virtual/workqueue/cpumask", lambda text: cpu_list(cpus_of_mask(text))

@@ -178,25 +178,14 @@ class AmdSensors:
 
     def power_w(self) -> Answer[float]:
         """Return the power: instantaneous on newer chips, an average on older ones."""
-        return self._watts("power1_average", "power1_input")
+        return self.watts("power1_average", "power1_input")
 
-    def power_limit_w(self) -> Answer[float]:
-        """Return the power limit in force."""
-        return self._watts("power1_cap")
+    def temperature_c(self, name: str = "input") -> Answer[int]:
+        """Return the temperature of the hot spot; `crit`: the one at which the card throttles."""
+        return first_number(self._files, f"{self._hottest}_{name}", unit=1000).map(round)
 
-    def default_power_limit_w(self) -> Answer[float]:
-        """Return the vendor's default power limit."""
-        return self._watts("power1_cap_default")
-
-    def temperature_c(self) -> Answer[int]:
-        """Return the temperature of the hot spot."""
-        return first_number(self._files, f"{self._hottest}_input", unit=1000).map(round)
-
-    def slowdown_temperature_c(self) -> Answer[int]:
-        """Return the temperature at which the card throttles."""
-        return first_number(self._files, f"{self._hottest}_crit", unit=1000).map(round)
-
-    def _watts(self, *names: str) -> Answer[float]:
+    def watts(self, *names: str) -> Answer[float]:
+        """Return the first of these sensors that the card has."""
         paths = [f"{self._folder}/{name}" for name in names]
         return first_number(self._files, *paths, unit=1_000_000)
 
@@ -320,10 +309,10 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
         memory_clock_mhz=clock_now(memory),
         max_memory_clock_mhz=memory.map(lambda states: max(mhz for mhz, _ in states)),
         power_w=sensors.power_w(),
-        power_limit_w=sensors.power_limit_w(),
-        default_power_limit_w=sensors.default_power_limit_w(),
+        power_limit_w=sensors.watts("power1_cap"),
+        default_power_limit_w=sensors.watts("power1_cap_default"),
         temperature_c=sensors.temperature_c(),
-        slowdown_temperature_c=sensors.slowdown_temperature_c(),
+        slowdown_temperature_c=sensors.temperature_c("crit"),
         busy_percent=first_number(files, f"{device}/gpu_busy_percent", unit=1).map(round),
         link=_link(files, device, "current"),
         max_link=_link(files, device, "max"),

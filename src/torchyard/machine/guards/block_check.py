@@ -62,9 +62,6 @@ WAIT_SHARE_LIMIT_FEW_SAMPLES: Final = 0.02
 """The limit below `FEW_SAMPLES` samples, where the median does not filter outliers."""
 FEW_SAMPLES: Final = 5
 STEAL_SHARE_LIMIT: Final = 0.05
-TICK_NS: Final = 10_000_000
-"""Steal time is counted in ticks, nearly everywhere of this length. For runs of earlier releases one
-tick is subtracted: it may be a microsecond that completed a tick."""
 CPU_SHARE_FLOOR: Final = 0.90
 SWITCHES_PER_SECOND_LIMIT: Final = 100.0
 SWAPPED_PAGES_PER_SECOND_LIMIT: Final = 256.0
@@ -105,10 +102,7 @@ def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) ->
             reasons.append(PREEMPTED)
         if threads == 1 and reading.cpu_ns is not None and reading.cpu_ns < CPU_SHARE_FLOOR * wall:
             reasons.append(OFF_CORE)
-    stolen_ns = reading.steal_certain_ns
-    if stolen_ns is None:
-        stolen_ns = max(0, (reading.steal_ns or 0) - TICK_NS)
-    if stolen_ns / (wall * max(1, threads)) > STEAL_SHARE_LIMIT:
+    if (reading.steal_certain_ns or 0) / (wall * max(1, threads)) > STEAL_SHARE_LIMIT:
         reasons.append(STOLEN)
     if reading.major_faults:
         reasons.append(FAULTED)

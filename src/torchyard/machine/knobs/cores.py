@@ -270,11 +270,6 @@ def make_shield(files: FileTree, cpusets: Cpusets, ours: str, cores: tuple[int, 
         raise
 
 
-def read_shield(files: FileTree, ours: str) -> str:
-    """Return the present state, such as `shield 2-3`."""
-    return f"shield {files.read(f'{ours}/{MEASURE}/cpuset.cpus').value or 'without cores'}"
-
-
 def groups_on_cores(
     files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...]
 ) -> list[str]:
@@ -392,8 +387,10 @@ class Isolation(Knob):
             return _without_others(files, place, files.read(place).or_raise())
         if not files.exists(place):
             return ABSENT
-        version_1 = _cpusets_at(files, place).version == 1
-        return read_shield(files, place) if version_1 else read_partition(files, place)
+        if _cpusets_at(files, place).version != 1:
+            return read_partition(files, place)
+        cpus = files.read(f"{place}/{MEASURE}/cpuset.cpus").value
+        return f"{_SHIELD} {cpus or 'without cores'}"
 
     def put(self, machine: Machine, place: str, value: str) -> None:
         """Isolate the cores."""

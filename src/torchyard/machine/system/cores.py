@@ -26,10 +26,9 @@ from torchyard.process.timing_turn import RESERVED_VARIABLE
 
 @dataclass(frozen=True, kw_only=True)
 class CoreChoice:
-    """CPUs for measuring, and the housekeeping CPUs."""
+    """CPUs for measuring."""
 
     cores: tuple[int, ...]
-    housekeeping: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -146,7 +145,7 @@ def _checked(topology: Topology, cores: tuple[int, ...]) -> CoreChoice:
         notes.append(f"CPU {topology.online[0]} does kernel work that cannot be moved")
     if sum(bool(set(node) & set(cores)) for node in topology.nodes) > 1:
         notes.append("the cores are on several NUMA nodes: some memory accesses are remote")
-    return CoreChoice(cores=cores, housekeeping=housekeeping, notes=tuple(notes))
+    return CoreChoice(cores=cores, notes=tuple(notes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,18 @@
-"""Supported profilers: one module each, which defines `TOOL` and is listed in `TOOLS`."""
+"""Supported profilers: sibling modules whose tools are listed in `TOOLS`."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from torchyard.profile.tools import callgrind, gvprof, ncu, nsys, perf, rocprof, torch_profiler
+from torchyard.profile.tools import callgrind, gvprof, nsight, perf, rocprof, torch_profiler
 from torchyard.profile.tools.interface import Tool
 
 _ALL: Final[tuple[Tool, ...]] = (
     torch_profiler.TOOL,
     perf.TOOL,
     callgrind.TOOL,
-    nsys.TOOL,
-    ncu.TOOL,
+    nsight.NSYS,
+    nsight.NCU,
     rocprof.TOOL,
     gvprof.TOOL,
 )

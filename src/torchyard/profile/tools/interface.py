@@ -1,6 +1,6 @@
 """What a profiler module provides: its programs, its command line, and how to read its output.
 
-A tool is one sibling module with a `TOOL`; `profile/tool_run.py` starts the program. Also here: facts about the target,
+A tool is a `Tool` in a sibling module; `profile/tool_run.py` starts the program. Also here: facts about the target,
 queried without importing torch, and the worker plan that switches an external tool on for some steps only.
 """
 
@@ -285,12 +285,12 @@ def step_range_command(
 
 
 def program_command(
-    job: Job, switch: str, *range_options: str
+    job: Job, *range_options: str
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the command line of the program (in the worker to record some steps), its files, and range options."""
     if not job.options.records_some_steps:
         return job.program, (), ()
-    return (*step_range_command(job, switch), range_options)
+    return (*step_range_command(job, "cuda"), range_options)
 
 
 def recorded_steps_of(job: Job) -> Collected:

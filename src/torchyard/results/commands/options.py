@@ -72,11 +72,6 @@ def percent(text: str | None, option: str, default: float) -> float:
 
 # Repeated here because `--help` must not load `core`; a test compares the two.
 VERDICTS: Final = ("faster", "slower", "same", "undecided", "untrusted", "wrong", "failed")
-FILTER_NAMES: Final = (
-    *("run", "study", "state", "workload", "suite", "mode", "device", "baseline", "candidate"),
-    *("verdicts", "machine", "revision", "since", "until", "limit"),
-)
-"""The fields of `Wanted`."""
 
 _AGO: Final = re.compile(r"([0-9]{1,9})\s*(m|h|d|w)")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -132,10 +127,13 @@ def filter_options(limit: int | None) -> Callable[[F], F]:
 
 def wanted_of(options: dict[str, Any]) -> RunFilter:
     """Return the filter of the options."""
+    from dataclasses import fields
+
     from torchyard.core.comparison import Verdict
     from torchyard.results.model import RunFilter
 
-    chosen = {name: options[name] for name in FILTER_NAMES if options[name]}
+    names = [item.name for item in fields(RunFilter)]
+    chosen = {name: options[name] for name in names if options[name]}
     if "verdicts" in chosen:
         chosen["verdicts"] = tuple(Verdict(name) for name in chosen["verdicts"])
     for name in ("since", "until"):

@@ -136,7 +136,7 @@ def _write_rows(
     *,
     whole: bool,
 ) -> dict[str, Any]:
-    from torchyard.files.safe_writing import write_error
+    from torchyard.files.safe_writing import write_errors
     from torchyard.results.report import FORMS as WRITERS
     from torchyard.results.report import rows_of
 
@@ -152,10 +152,8 @@ def _write_rows(
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
     else:
-        try:
+        with write_errors(output, kept="every run"):
             output.write_bytes(data)
-        except OSError as error:
-            raise write_error(output, error, kept="every run") from error
         print_message(f"{len(rows)} rows: {output}")
     return {"output": str(output or ""), "format": form, "rows": len(rows)}
 

@@ -16,14 +16,6 @@ from typing import Any
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.errors import NothingToDo, UsageError
-from torchyard.results.compare.facts import (
-    UNKNOWN,
-    baseline_facts,
-    candidate_facts,
-    differing,
-    differing_conditions,
-    other_facts,
-)
 from torchyard.results.compare.model import (
     CrossComparison,
     CrossMean,
@@ -42,7 +34,16 @@ from torchyard.results.compare.sides import (
     state_of,
     supported_row,
 )
-from torchyard.results.compare.two_runs import two_run_rows, unmatched_rows
+from torchyard.results.compare.two_runs import (
+    UNKNOWN,
+    baseline_facts,
+    candidate_facts,
+    differing,
+    differing_conditions,
+    other_facts,
+    two_run_rows,
+    unmatched_rows,
+)
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import Effect, effect_of, interval_of, mean_effect
 from torchyard.stats.estimate import decided, estimate, verdict_of
@@ -250,9 +251,10 @@ def same_run_rows(
         if states != ("measured", "measured"):
             unpaired.append(_unpaired(label, pair, states, own))
             continue
-        recorded = _recorded(own, pair)
-        if recorded is not None:
-            result, untrusted = recorded
+        # Recorded if one of the two is the run's baseline.
+        recorded = next((one for one in own if {one.baseline, one.candidate} == set(pair)), None)
+        if recorded is not None and recorded.estimate is not None:
+            result, untrusted = recorded.estimate, recorded.untrusted
         else:
             blocks = _blocks(run) if blocks is None else blocks
             paired, result = pair_variants(run, label, *pair, blocks)
@@ -271,16 +273,6 @@ def _blocks(run: Run) -> RunBlocks:
             hint="give the run folder, or compare with the run's baseline",
         )
     return run.blocks_by_workload()
-
-
-def _recorded(
-    own: list[Comparison], pair: tuple[str, str]
-) -> tuple[Estimate, tuple[str, ...]] | None:
-    """Return the recorded estimate if one of the two is the run's baseline."""
-    for row in own:
-        if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
-            return row.estimate, row.untrusted
-    return None
 
 
 def _row(

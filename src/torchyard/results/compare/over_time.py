@@ -12,10 +12,12 @@ from typing import Final
 
 from torchyard.core.records import encode
 from torchyard.core.short_names import short_texts
+from torchyard.errors import NothingToDo, UsageError
 from torchyard.presentation.safe_text import aligned, escaped, one_line
 from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.wording import number_text
-from torchyard.results.model import Series, SeriesPoint
+from torchyard.results.index.store import Store
+from torchyard.results.model import RunFilter, Series, SeriesPoint
 
 HISTORY_SCHEMA: Final = "torchyard.history"
 HISTORY_SCHEMA_VERSION: Final = 1
@@ -108,10 +110,6 @@ def _cells(point: SeriesPoint) -> tuple[str, ...]:
 
 def history_of(workload: str, format_name: str) -> str:
     """Return the history of every matching series in that format."""
-    from torchyard.errors import NothingToDo, UsageError
-    from torchyard.results.index.store import Store
-    from torchyard.results.model import RunFilter
-
     if format_name not in HISTORY_FORMATS:
         raise UsageError(
             f"--over-time does not support the format {format_name}",

@@ -1,13 +1,18 @@
 """Report a comparison of two sides: terminal table, plain text, Markdown, JSON, CSV and HTML.
 
-The HTML page is one self-contained file. rich and jinja2 are imported when they are needed.
+The HTML page is one self-contained file. jinja2 is imported when it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from torchyard import __version__
 from torchyard.core.comparison import Verdict
@@ -34,10 +39,6 @@ from torchyard.results.compare.wording import (
     verdict_of_row,
     with_short_names,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 COMPARE_SCHEMA: Final = "torchyard.comparison-of-runs"
 COMPARE_SCHEMA_VERSION: Final = 1
@@ -135,8 +136,6 @@ _TEXT_WIDTH: Final = 100
 
 def compare_text(comparison: CrossComparison, *, width: int = _TEXT_WIDTH) -> str:
     """Render the terminal tables as plain text."""
-    from rich.console import Console
-
     page = StringIO()
     console = Console(
         file=page,
@@ -187,10 +186,6 @@ def print_comparison(comparison: CrossComparison, console: Console) -> None:
 
 
 def _table(comparison: CrossComparison, ascii_only: bool) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("workload\nsupport", overflow="fold", ratio=1)
     table.add_column("A time\nB time", justify="right", no_wrap=True)
@@ -222,9 +217,6 @@ def _numbered_notes(comparison: CrossComparison) -> dict[str, int]:
 
 
 def _note_list(notes: dict[str, int], ascii_only: bool) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -234,9 +226,6 @@ def _note_list(notes: dict[str, int], ascii_only: bool) -> Table:
 
 
 def _facts(comparison: CrossComparison, ascii_only: bool) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold", max_width=30)

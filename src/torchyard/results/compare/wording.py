@@ -13,7 +13,7 @@ from torchyard.core.comparison import TIME_RATIO_TOLERANCE, UNTRUSTED
 from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
-from torchyard.presentation.wording import ABSENT, number_text, verdict_text
+from torchyard.presentation.wording import ABSENT, number_text, p_value_text, verdict_text
 from torchyard.results.compare.model import (
     CrossComparison,
     CrossRow,
@@ -25,7 +25,6 @@ from torchyard.results.compare.model import (
 
 NO_VERDICT: Final = "no verdict"
 LEGEND: Final = "ratio: time of A / time of B; above 1, B is faster. Verdicts are about B."
-_SMALLEST_P: Final = 0.001
 
 
 def with_short_names(comparison: CrossComparison) -> CrossComparison:
@@ -91,10 +90,7 @@ def verdict_of_row(row: CrossRow) -> str:
 
 def p_of_row(row: CrossRow) -> str:
     """Return the adjusted p-value."""
-    value = row.p_value if row.p_adjusted is None else row.p_adjusted
-    if value is None or not math.isfinite(value):
-        return ABSENT
-    return f"<{_SMALLEST_P}" if value < _SMALLEST_P else f"{value:.3f}"
+    return p_value_text(row.p_value if row.p_adjusted is None else row.p_adjusted)
 
 
 def notes_of_row(row: CrossRow) -> list[str]:

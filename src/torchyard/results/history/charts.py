@@ -292,31 +292,23 @@ def _trusted_values(history: SeriesHistory) -> list[float]:
 
 
 def _rows(history: SeriesHistory, scale: float, ends: tuple[float, float]) -> list[dict[str, Any]]:
-    every = _every(len(history.points))
-    rows = [
-        _row(place, point, history.series.metric, scale)
-        for place, point in enumerate(history.points)
-        if place % every == 0
+    places = range(0, len(history.points), _every(len(history.points)))
+    return [
+        {
+            "place": place,
+            "number": point.value * scale,
+            "low": None if None in (point.low, point.high) else (point.low or 0.0) * scale,
+            "high": None if None in (point.low, point.high) else (point.high or 0.0) * scale,
+            "untrusted": point.untrusted,
+            "started": when_text(point),
+            "revision": revision_text(point),
+            "run": point.run,
+            "value": value_text(history.series.metric, point.value),
+            "state": "untrusted, not analyzed" if point.untrusted else "analyzed",
+            "beyond": not ends[0] <= point.value * scale <= ends[1],
+        }
+        for place, point in ((place, history.points[place]) for place in places)
     ]
-    for row in rows:
-        row["beyond"] = not ends[0] <= row["number"] <= ends[1]
-    return rows
-
-
-def _row(place: int, point: SeriesPoint, metric: Metric, scale: float) -> dict[str, Any]:
-    has_interval = point.low is not None and point.high is not None
-    return {
-        "place": place,
-        "number": point.value * scale,
-        "low": point.low * scale if has_interval and point.low is not None else None,
-        "high": point.high * scale if has_interval and point.high is not None else None,
-        "untrusted": point.untrusted,
-        "started": when_text(point),
-        "revision": revision_text(point),
-        "run": point.run,
-        "value": value_text(metric, point.value),
-        "state": "untrusted, not analyzed" if point.untrusted else "analyzed",
-    }
 
 
 def _levels(history: SeriesHistory, scale: float) -> list[dict[str, Any]]:

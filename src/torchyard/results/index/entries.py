@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.errors import NotAllowed, ResultsDamaged
 from torchyard.machine.identity import machine_name, machine_text, table_of
+from torchyard.machine.system.file_tree import unescaped
 from torchyard.results.directory import COMPARISONS_FILE, RECORD_FILES, RUN_FILE, parse_utc
 from torchyard.results.index.database import VERDICTS
 from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry
@@ -41,8 +42,6 @@ _LOCAL: Final = frozenset(
     | {"tmpfs", "xfs", "zfs"}
 )
 """Local file systems with reliable locks. All others are treated as network file systems."""
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
-"""An octal escape in a mount point."""
 
 
 def places_for(home: Path) -> list[Path]:
@@ -87,7 +86,7 @@ def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) ->
         kind = after.split()[0]
         if fields[2] == device_number:
             by_device = kind
-        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
+        point = Path(unescaped(fields[4]))
         # The last of several mounts on one directory is the visible one.
         if path.is_relative_to(point) and len(point.parts) >= longest:
             by_path, longest = kind, len(point.parts)

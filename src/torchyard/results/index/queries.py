@@ -78,13 +78,9 @@ def line_conditions(filters: RunFilter, *, machine: bool = True) -> Conditions:
         )
     else:
         conditions.add_pattern("l.workload", filters.workload)
-    conditions.add_pattern("l.suite", filters.suite)
-    conditions.add_pattern("l.mode", filters.mode)
-    conditions.add_pattern("l.device", filters.device)
-    conditions.add_pattern("l.baseline", filters.baseline)
-    conditions.add_pattern("l.candidate", filters.candidate)
-    if machine:
-        conditions.add_pattern("l.machine", filters.machine)
+    names = ("suite", "mode", "device", "baseline", "candidate", *(("machine",) if machine else ()))
+    for name in names:
+        conditions.add_pattern(f"l.{name}", getattr(filters, name))
     return conditions
 
 
@@ -94,9 +90,8 @@ def run_conditions(filters: RunFilter) -> Conditions:
     if filters.run:
         whole = filters.run if _is_pattern(filters.run) else filters.run + "*"
         conditions.add("r.id GLOB ?", _glob(whole))
-    conditions.add_pattern("r.study", filters.study)
-    conditions.add_pattern("r.state", filters.state)
-    conditions.add_pattern("r.machine", filters.machine)
+    for name in ("study", "state", "machine"):
+        conditions.add_pattern(f"r.{name}", getattr(filters, name))
     if filters.since:
         conditions.add("r.moment >= ?", _moment(filters.since, "since"))
     if filters.until:
@@ -252,12 +247,8 @@ def find_series(connection: sqlite3.Connection, filters: RunFilter, metric: Metr
         f" LIMIT {_limit(filters)}",
         [*lines.values, metric_bit(metric), *(v for part in inside for v in part.values)],
     ).fetchall()
-    return [
-        Series(
-            workload=workload, baseline=baseline, candidate=candidate, machine=where, metric=metric
-        )
-        for workload, baseline, candidate, where in rows
-    ]
+    names = ("workload", "baseline", "candidate", "machine")
+    return [Series(metric=metric, **dict(zip(names, row, strict=True))) for row in rows]
 
 
 def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPoint]:
@@ -300,18 +291,9 @@ def find_launch_variances(connection: sqlite3.Connection) -> list[LaunchVariance
         " GROUP BY l.machine, l.device, l.suite ORDER BY l.machine, l.device, l.suite",
         (_MIN_LAUNCHES_TO_POOL, _LARGEST_LOG_SD, _LARGEST_LOG_SD, *verdicts),
     )
-    return [
-        LaunchVariance(
-            machine=machine,
-            device=device,
-            suite=suite,
-            comparisons=comparisons,
-            launches=int(launches),
-            observed=observed,
-            pair_mean=pair_mean,
-        )
-        for machine, device, suite, comparisons, launches, observed, pair_mean in rows
-    ]
+    names = [item.name for item in fields(LaunchVariance)]
+    named = (dict(zip(names, row, strict=True)) for row in rows)
+    return [LaunchVariance(**{**row, "launches": int(row["launches"])}) for row in named]
 
 
 def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:

@@ -184,7 +184,8 @@ class EndedCells:
         for cell, one in ended.items():
             if cell not in before:
                 rows = rows_of(one, self._folder)
-                self.failed += one.state == "failed" or _all_failed(rows)
+                all_failed = bool(rows) and all(row.verdict is Verdict.FAILED for row in rows)
+                self.failed += one.state == "failed" or all_failed
                 lines.append(ended_text(one, rows, labels[one.cell.label]))
         new_lines = [] if self._ended is None else lines
         self._ended = before | set(ended)
@@ -197,10 +198,6 @@ def ended_text(status: CellStatus, rows: Sequence[Comparison], label: str) -> st
     if status.state == "failed":
         return f"{label}: FAILED, {one_line(status.text) or 'no reason recorded'}"
     return f"{label}: {verdicts_text(rows) or 'done'}"
-
-
-def _all_failed(rows: Sequence[Comparison]) -> bool:
-    return bool(rows) and all(row.verdict is Verdict.FAILED for row in rows)
 
 
 @contextmanager
@@ -352,15 +349,9 @@ class SweepSession(SweepExecution):
                 "null": self.folder.plan.null,
                 "cells": [
                     # Without the study, which `sweep show --json` includes.
-                    {
-                        "id": status.cell.id,
-                        "label": status.cell.label,
-                        "state": status.state,
-                        "text": status.text,
-                        "run": status.run,
-                        "attempts": status.attempts,
-                    }
-                    for status in self.statuses
+                    {"id": one.cell.id, "label": one.cell.label}
+                    | {name: getattr(one, name) for name in ("state", "text", "run", "attempts")}
+                    for one in self.statuses
                 ],
                 "runs": {name: run.id for name, run in self.runs.items()},
                 "comparisons": comparisons,

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torchyard.bench.time_estimate import Range
 from torchyard.cli.output import print_message
@@ -18,12 +16,22 @@ from torchyard.core.short_names import short_texts
 from torchyard.core.study import Study
 from torchyard.core.units import format_bytes, format_count, format_percent
 from torchyard.presentation.wording import rough_duration
-from torchyard.sweep.cost_estimate import SweepEstimate
+from torchyard.results.commands.options import fresh_store
+from torchyard.sweep.cost_estimate import (
+    Calibration,
+    SweepEstimate,
+    calibrate,
+    compile_ranges,
+    costs_from_calibration,
+    costs_from_runs,
+    estimate_sweep,
+    machine_of_plan,
+    read_calibrations,
+    read_resources,
+)
 from torchyard.sweep.executors.local import read_at_most, reservation_of
+from torchyard.sweep.folder import sweeps_home
 from torchyard.sweep.model import SweepPlan
-
-if TYPE_CHECKING:
-    from torchyard.sweep.calibration import Calibration
 
 _MOST_NAMED = 5
 
@@ -230,9 +238,6 @@ def estimate_of(
 
     With `keep`, a calibration is saved in the folder for the next driver of the sweep.
     """
-    from torchyard.sweep.cost_estimate import estimate_sweep, read_resources
-    from torchyard.sweep.folder import sweeps_home
-
     resources = read_resources(folder or sweeps_home())
     # Costs are unknown while the batch sizes are.
     if not plan.cells or plan.largest_batches or (quiet and not calibrating):
@@ -240,10 +245,6 @@ def estimate_of(
     calibrations = _calibrations(
         plan, folder if keep else None, calibrating=calibrating, quiet=quiet
     )
-    from torchyard.results.commands.options import fresh_store
-    from torchyard.sweep.calibration import costs_from_calibration
-    from torchyard.sweep.cost_estimate import compile_ranges, costs_from_runs, machine_of_plan
-
     machine = machine_of_plan(plan)
     with fresh_store() as store:
         recorded = costs_from_runs(plan, store, machine=machine)
@@ -256,8 +257,6 @@ def _calibrations(
     plan: SweepPlan, folder: Path | None, *, calibrating: bool, quiet: bool
 ) -> list[Calibration]:
     """Return saved calibrations; with `calibrating`, calibrate the remaining workloads."""
-    from torchyard.sweep.calibration import calibrate, read_calibrations
-
     saved = read_calibrations(folder) if folder is not None else []
     if not calibrating:
         return saved
@@ -268,15 +267,5 @@ def _calibrations(
         result = "cannot run here" if one.failure is not None else f"ready in {one.ready_s:.1f} s"
         print_message(f"calibration {number} of {total}: {one.workload.label} {result}")
 
-    with _calibration_folder(folder) as place:
-        return calibrate(plan, place, earlier=saved, listener=listen)
-
-
-@contextmanager
-def _calibration_folder(folder: Path | None) -> Iterator[Path]:
-    """Yield the sweep's folder, or a temporary one: `--plan` saves nothing."""
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="torchyard-") as name:
-        yield Path(name)
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as temporary:  # `--plan` saves nothing
+        return calibrate(plan, folder or Path(temporary), earlier=saved, listener=listen)

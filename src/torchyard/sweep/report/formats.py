@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from torchyard.bench.report.sharing import redactor_of
 from torchyard.core.records import encode, nearest_hint
@@ -21,7 +21,7 @@ from torchyard.presentation.safe_text import escaped
 from torchyard.presentation.tables import escaped_cells, json_text, markdown_table
 from torchyard.presentation.wording import ABSENT, verdict_text
 from torchyard.results.run_reader import Run
-from torchyard.sweep.model import SweepGroup, SweepRow, SweepSummary
+from torchyard.sweep.model import GroupKey, SummarizedRun, SweepGroup, SweepRow, SweepSummary
 from torchyard.sweep.report.page import sweep_page
 from torchyard.sweep.report.text import (
     alarm_lines,
@@ -46,6 +46,7 @@ from torchyard.sweep.report.text import (
     with_short_names,
 )
 
+Record = TypeVar("Record", SweepRow, SweepSummary, SummarizedRun, GroupKey)
 _ROW_HEADS: Final = (
     "workload",
     "precision",
@@ -194,47 +195,35 @@ def _group_json(group: SweepGroup) -> dict[str, Any]:
 def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
     """Return the summary with redacted texts."""
     cleaner = redactor_of(runs)
-    rows = {id(row): _redacted_row(row, cleaner) for row in summary.rows}
+    rows = {id(row): _redacted(row, cleaner, *_PRIVATE_TEXTS) for row in summary.rows}
     return replace(
-        summary,
-        name=cleaner.clean(summary.name),
-        revision=cleaner.clean(summary.revision),
+        _redacted(summary, cleaner, "name", "revision"),
         rows=tuple(rows[id(row)] for row in summary.rows),
         groups=tuple(_redacted_group(group, cleaner) for group in summary.groups),
         totals=tuple(_redacted_group(group, cleaner) for group in summary.totals),
         best=tuple(rows[id(row)] for row in summary.best),
         worst=tuple(rows[id(row)] for row in summary.worst),
-        runs=tuple(
-            replace(run, id=cleaner.clean(run.id), name=cleaner.clean(run.name))
-            for run in summary.runs
-        ),
+        runs=tuple(_redacted(run, cleaner, "id", "name") for run in summary.runs),
         machines=tuple(map(cleaner.clean, summary.machines)),
         torch=tuple(map(cleaner.clean, summary.torch)),
         doubts=tuple(map(cleaner.clean, summary.doubts)),
     )
 
 
-def _redacted_row(row: SweepRow, cleaner: Redactor) -> SweepRow:
-    return replace(
-        row,
-        cell=cleaner.clean(row.cell),
-        suite=cleaner.clean(row.suite),
-        workload=cleaner.clean(row.workload),
-        baseline=cleaner.clean(row.baseline),
-        candidate=cleaner.clean(row.candidate),
-        reason=cleaner.clean(row.reason),
-        log=cleaner.clean(row.log),
-        log_tail=cleaner.clean(row.log_tail),
-        run=cleaner.clean(row.run),
-    )
+_PRIVATE_TEXTS: Final = (
+    *("cell", "suite", "workload", "baseline", "candidate"),
+    *("reason", "log", "log_tail", "run"),
+)
+"""Fields of a row with text from outside."""
+
+
+def _redacted(record: Record, cleaner: Redactor, *names: str) -> Record:
+    texts: dict[str, Any] = {name: cleaner.clean(getattr(record, name)) for name in names}
+    return replace(record, **texts)
 
 
 def _redacted_group(group: SweepGroup, cleaner: Redactor) -> SweepGroup:
-    key = group.key
-    cleaned = {
-        name: cleaner.clean(getattr(key, name)) for name in ("suite", "baseline", "candidate")
-    }
-    return replace(group, key=replace(key, **cleaned))
+    return replace(group, key=_redacted(group.key, cleaner, "suite", "baseline", "candidate"))
 
 
 SWEEP_FORMATS: Final[Mapping[str, Callable[[SweepSummary], str]]] = {

@@ -18,7 +18,7 @@ from torchyard.presentation.chart_layout import speedup_axis
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line, plain_lines
 from torchyard.presentation.vega import inline_chart
-from torchyard.presentation.wording import ABSENT, MARKS, number_text
+from torchyard.presentation.wording import ABSENT, MARKS, number_text, p_value_text
 from torchyard.sweep.model import FalseAlarms, MeanSpeedup, SweepGroup, SweepRow, SweepSummary
 from torchyard.sweep.report.text import (
     alarm_lines,
@@ -277,7 +277,7 @@ def _row(row: SweepRow, scales: Mapping[str, float]) -> dict[str, Any]:
         "plotted": plotted,
         "baseline_time": ABSENT if row.baseline_ns is None else format_duration(row.baseline_ns),
         "time": ABSENT if row.candidate_ns is None else format_duration(row.candidate_ns),
-        "p": _p_text(row.p_adjusted),
+        "p": p_value_text(row.p_adjusted),
         "reason": one_line(row.reason),
         "costs": {key: _cost(row, key, scales[key]) for key in scales},
     }
@@ -310,13 +310,6 @@ def _cost(row: SweepRow, key: str, largest: float) -> dict[str, Any]:
         "graph_breaks": str(value),
     }
     return {"text": texts[key], "share": value / largest if largest else 0.0}
-
-
-def _p_text(p_value: float | None) -> str:
-    smallest = 0.001
-    if p_value is None:
-        return ABSENT
-    return f"<{smallest}" if p_value < smallest else f"{p_value:.3f}"
 
 
 def _numbers(row: SweepRow) -> list[float]:

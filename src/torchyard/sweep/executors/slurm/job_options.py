@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -52,8 +52,18 @@ _FIXED: Final = frozenset(
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
 _VALUE: Final = re.compile(r"[A-Za-z0-9_.,:@%+=/*&|~^()\[\] -]*")
-_MEMORY: Final = re.compile(r"([0-9]+)\s*(K|M|G|T|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_COUNT: Final = re.compile(r"[0-9]*[1-9][0-9]*")
+_MEMORY: Final = re.compile(r"[0-9]+\s*[KMGT](i?B)?")
 _GPUS: Final = re.compile(r"([A-Za-z0-9_.-]+:)?[0-9]+")
+_NAMES: Final = (_WORD, "a name or a comma-separated list of names", "")
+_RULES: Final[Mapping[str, tuple[re.Pattern[str], str, str]]] = {
+    **dict.fromkeys(("partition", "account", "qos"), _NAMES),
+    "gpus": (_GPUS, "a number, or type:number like h100:2", ""),
+    "exclusive": (re.compile("True|False"), "true or false", ""),
+    **dict.fromkeys(("cpus", "at-most"), (_COUNT, "a positive integer", "")),
+    "memory": (_MEMORY, "an amount of memory with a unit", "use 16G or 500M"),
+}
+"""Option -> valid texts, what they are, and a hint."""
 _CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _LONGEST_VALUE: Final = 256
 
@@ -103,15 +113,16 @@ def read_options(options: Sequence[tuple[str, Scalar]]) -> SlurmOptions:
                 f"Slurm: unknown option {name!r}", hint=nearest_hint(name, valid, what="option")
             )
     return SlurmOptions(
-        partition=_word("partition", values),
-        account=_word("account", values),
-        qos=_word("qos", values),
-        gpus=_matching("gpus", values, _GPUS, "a number, or type:number like h100:2"),
-        exclusive=_flag("exclusive", values),
-        time_min=_optional("time", values, _minutes),
-        cpus=_optional("cpus", values, _at_least_one),
-        memory=_memory(values),
-        at_most=_optional("at-most", values, _at_least_one),
+        partition=_checked("partition", values),
+        account=_checked("account", values),
+        qos=_checked("qos", values),
+        gpus=_checked("gpus", values),
+        exclusive=bool(_checked("exclusive", values)),
+        time_min=_minutes("time", values["time"]) if "time" in values else None,
+        cpus=int(_checked("cpus", values) or 0) or None,
+        # `16 GiB` is `16G` for Slurm.
+        memory=re.sub(r"\s*([KMGT])(i?B)?$", r"\1", _checked("memory", values)),
+        at_most=int(_checked("at-most", values) or 0) or None,
         extra=tuple(extra),
     )
 
@@ -147,51 +158,16 @@ def _extra_value(name: str, value: Scalar) -> Scalar:
     return value
 
 
-def _word(name: str, values: Mapping[str, Scalar]) -> str:
-    return _matching(name, values, _WORD, "a name or a comma-separated list of names")
-
-
-def _matching(
-    name: str, values: Mapping[str, Scalar], pattern: re.Pattern[str], expected: str
-) -> str:
-    value = values.get(name)
-    if value is None:
+def _checked(name: str, values: Mapping[str, Scalar]) -> str:
+    """Return the text of an option; empty if it is not given, or false."""
+    if name not in values:
         return ""
+    value, (pattern, expected, hint) = values[name], _RULES[name]
     text = str(value).strip()
-    if isinstance(value, bool) or pattern.fullmatch(text) is None or len(text) > _LONGEST_VALUE:
-        raise _invalid(name, value, expected)
-    return text
-
-
-def _memory(values: Mapping[str, Scalar]) -> str:
-    value = values.get("memory")
-    if value is None:
-        return ""
-    expected = "an amount of memory with a unit"
-    match = _MEMORY.fullmatch(str(value).strip())
-    if match is None:
-        raise _invalid("memory", value, expected, "use 16G or 500M")
-    return match.group(1) + match.group(2)[0]
-
-
-def _flag(name: str, values: Mapping[str, Scalar]) -> bool:
-    value = values.get(name, False)
-    if not isinstance(value, bool):
-        raise _invalid(name, value, "true or false")
-    return value
-
-
-def _optional(
-    name: str, values: Mapping[str, Scalar], read: Callable[[str, Scalar], int]
-) -> int | None:
-    return read(name, values[name]) if name in values else None
-
-
-def _at_least_one(name: str, value: Scalar) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool) or not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise _invalid(name, value, "a positive integer")
-    return int(text)
+    is_valid = isinstance(value, bool) == (name == "exclusive") and pattern.fullmatch(text)
+    if not is_valid or len(text) > _LONGEST_VALUE:
+        raise _invalid(name, value, expected, hint)
+    return text if value is not False else ""
 
 
 def _minutes(name: str, value: Scalar) -> int:

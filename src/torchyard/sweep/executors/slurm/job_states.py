@@ -225,28 +225,19 @@ SQUEUE_FORMAT: Final = ",".join(
 )
 SACCT_FORMAT: Final = "JobName,JobID,State,ExitCode,NodeList"
 
-_OUTCOMES: Final[dict[str, Outcome]] = {
-    "COMPLETED": "finished",
-    "CANCELLED": "cancelled",
-    "FAILED": "died",
-    "TIMEOUT": "time-limit",
-    "DEADLINE": "time-limit",
-    "OUT_OF_MEMORY": "memory-limit",
-    "PREEMPTED": "pre-empted",
-    "NODE_FAIL": "node-failed",
-    "BOOT_FAIL": "node-failed",
-    "REVOKED": "cancelled",
+_ENDS: Final[dict[str, tuple[Outcome, str]]] = {
+    "COMPLETED": ("finished", ""),
+    "CANCELLED": ("cancelled", "cancelled in Slurm"),
+    "FAILED": ("died", ""),
+    "TIMEOUT": ("time-limit", "exceeded its Slurm time limit"),
+    "DEADLINE": ("time-limit", "could not finish before its Slurm deadline"),
+    "OUT_OF_MEMORY": ("memory-limit", "exceeded its Slurm memory limit"),
+    "PREEMPTED": ("pre-empted", "preempted by another job and not requeued"),
+    "NODE_FAIL": ("node-failed", "its node failed, and it was not requeued"),
+    "BOOT_FAIL": ("node-failed", "its node could not be started"),
+    "REVOKED": ("cancelled", "it ran on another cluster of the federation"),
 }
-_WHY: Final = {
-    "CANCELLED": "cancelled in Slurm",
-    "TIMEOUT": "exceeded its Slurm time limit",
-    "DEADLINE": "could not finish before its Slurm deadline",
-    "OUT_OF_MEMORY": "exceeded its Slurm memory limit",
-    "PREEMPTED": "preempted by another job and not requeued",
-    "NODE_FAIL": "its node failed, and it was not requeued",
-    "BOOT_FAIL": "its node could not be started",
-    "REVOKED": "it ran on another cluster of the federation",
-}
+"""Final state -> outcome of the cell, and why."""
 _RUNNING: Final = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 )
@@ -332,7 +323,7 @@ def read_sacct(text: str) -> Iterator[JobInfo]:
 
 def has_ended(info: JobInfo) -> bool:
     """Return whether the job is in a final state."""
-    return info.state in _OUTCOMES
+    return info.state in _ENDS
 
 
 def may_be_requeued(info: JobInfo) -> bool:
@@ -355,8 +346,7 @@ def as_job(cell: str, info: JobInfo) -> Job:
 
 def as_ended(cell: str, info: JobInfo, *, log_end: str = "") -> Ended:
     """Convert the state of a job that has ended; `log_end` is the end of its output."""
-    outcome = _OUTCOMES[info.state]
-    why = _WHY.get(info.state, "")
+    outcome, why = _ENDS[info.state]
     if info.state == "FAILED":
         if not info.node:
             outcome, why = (
@@ -364,7 +354,7 @@ def as_ended(cell: str, info: JobInfo, *, log_end: str = "") -> Ended:
                 f"Slurm refused to start it: {info.reason or 'no reason given'}",
             )
         elif _reports_out_of_memory(log_end):
-            outcome, why = "memory-limit", _WHY["OUT_OF_MEMORY"]
+            outcome, why = _ENDS["OUT_OF_MEMORY"]
         else:
             outcome, why = code_outcome(info.code)
     if why:

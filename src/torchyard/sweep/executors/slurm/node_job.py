@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 
 from torchyard.errors import TorchyardError
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.files.safe_writing import replace_json
 from torchyard.process.timing_turn import (
     DRIVER_VARIABLE,
     FIRST_TURN_VARIABLE,
@@ -69,7 +69,7 @@ class CellJob:
             "place": socket.gethostname(),
             "code": code,
         }
-        replace_file(path, to_json_text(end) + "\n")
+        replace_json(path, end)
         return code
 
     def _command(self) -> int:

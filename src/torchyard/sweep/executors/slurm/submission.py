@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.errors import StepFailed, TorchyardError, UsageError
-from torchyard.files.safe_reading import read_tail
-from torchyard.files.safe_writing import write_error
+from torchyard.files.safe_reading import read_tail_text
+from torchyard.files.safe_writing import write_errors
 from torchyard.results.index.entries import file_system_of
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
@@ -253,10 +253,8 @@ class SlurmExecutor:
         if not new:
             return
         place = self._folder / SLURM_FOLDER
-        try:
+        with write_errors(place, kept="the sweep"):
             place.mkdir(exist_ok=True)
-        except OSError as error:
-            raise write_error(place, error, kept="the sweep") from error
         size = array_size()
         for begin in range(0, len(new), size):
             self._submit_array(new[begin : begin + size])
@@ -389,15 +387,9 @@ class SlurmExecutor:
             if time.monotonic() - since_s < self._settle_s:
                 text = f"Slurm state {info.state}"
                 return Job(cell=cell, state="queued", place=f"job {label}", text=text)
-        log_end = self._log_end(info.label) if info.state == "FAILED" else ""
+        log = job_output(self._folder, info.label)
+        log_end = read_tail_text(log, _LOG_END_BYTES) if info.state == "FAILED" else ""
         return as_ended(cell, info, log_end=log_end)
-
-    def _log_end(self, label: str) -> str:
-        try:
-            tail = read_tail(job_output(self._folder, label), _LOG_END_BYTES)
-            return tail.decode("utf-8", "replace")
-        except OSError:
-            return ""
 
     def _not_ended(self) -> list[str]:
         self._watch.invalidate()
