@@ -227,16 +227,12 @@ def read_study_file(path: Path) -> Request:
 
 def read_study_tables(path: Path) -> StudyFile:
     """Return the tables of a study file, checked against the dataclasses above."""
-    raw = _load(path)
+    raw = read_toml(path, what="study file")
     for table in raw["workloads"] if isinstance(raw.get("workloads"), list) else ():
         # One mode may be written without brackets.
         if isinstance(table, dict) and isinstance(table.get("mode"), str):
             table["mode"] = [table["mode"]]
     return located_errors(path, lambda: decode(StudyFile, raw, where=""))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    return read_toml(path, what="study file")
 
 
 def located_errors(path: Path, work: Callable[[], T]) -> T:

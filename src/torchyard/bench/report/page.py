@@ -174,6 +174,9 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
     script = asset("report.js") + (asset("charts.js") if drawn_later else "")
     inlined = [runtime_script()] if drawn_later and frame is None else []
     scripts = [asset("theme.js"), script, *inlined]
+    runtime: Markup | str = ""
+    if drawn_later:
+        runtime = packed_runtime() if frame is None else runtime_link(frame.runtime)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -223,7 +226,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             ],
             lazy_chart=lazy_chart,
             bases=chart_bases(BASES) if drawn_later else "",
-            runtime=_runtime(frame) if drawn_later else "",
+            runtime=runtime,
             navigation=frame.navigation if frame else "",
             shared_scripts=f" {SHARED_SCRIPTS}" if frame else "",
             style=style,
@@ -244,10 +247,6 @@ def _user_files(run: Run) -> list[tuple[str, str]]:
         if shown.name != one.name
     }
     return list(names.items())
-
-
-def _runtime(frame: Frame | None) -> Markup:
-    return packed_runtime() if frame is None else runtime_link(frame.runtime)
 
 
 def _environment() -> Environment:

@@ -24,7 +24,6 @@ from torchyard.core.comparison import (
     WITHOUT_SPEED,
     AccuracyStatus,
     Comparison,
-    Estimate,
     GuardSummary,
     Interval,
     Scope,
@@ -108,11 +107,7 @@ def _counted(rows: Sequence[Comparison]) -> list[Comparison]:
 
     sound = [one for one in rows if one.state not in WITHOUT_SPEED]
     over_launches = [one for one in sound if one.estimate and counts_in_mean(one.estimate)]
-    return over_launches or [one for one in sound if _has_interval(one.estimate)]
-
-
-def _has_interval(estimate: Estimate | None) -> bool:
-    return estimate is not None and estimate.interval is not None
+    return over_launches or [one for one in sound if one.estimate and one.estimate.interval]
 
 
 def _reason(comparison: Comparison) -> str:
@@ -331,7 +326,8 @@ def answer_text(comparisons: Sequence[Comparison], *, confidence: float, margin:
     """Return the verdict of one comparison, or counts and geometric means of several."""
     if not comparisons:
         return "no comparisons"
-    setup = f"; {', '.join([*_devices(comparisons), _torch_text(comparisons)])}"
+    devices = dict.fromkeys(one_line(one.workload.device) for one in comparisons)
+    setup = f"; {', '.join([*devices, _torch_text(comparisons)])}"
     if all(one.workload.suite == COMMAND_SUITE for one in comparisons):
         setup = ""
     if len(comparisons) == 1:
@@ -395,10 +391,6 @@ def _measures(comparison: Comparison) -> list[str]:
     elif comparison.accuracy and comparison.accuracy.status is AccuracyStatus.LESS_ACCURATE:
         measures.append("results less accurate")
     return measures
-
-
-def _devices(comparisons: Sequence[Comparison]) -> list[str]:
-    return list(dict.fromkeys(one_line(one.workload.device) for one in comparisons))
 
 
 def _torch_text(comparisons: Sequence[Comparison]) -> str:

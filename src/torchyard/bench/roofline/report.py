@@ -7,7 +7,7 @@ rates, and the command that measures the peak is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -24,7 +24,7 @@ from torchyard.core.roofline import (
 from torchyard.core.study import Variant, Workload
 from torchyard.core.units import format_bandwidth, format_bytes, format_flops
 from torchyard.machine.identity import machine_name
-from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, time_text
 from torchyard.results.run_reader import Run
 
@@ -260,8 +260,8 @@ def to_roofline_text(run: Run) -> str:
             "  torchyard bench --suite kernels",
         ]
         return "\n".join(lines) + "\n"
-    lines += _table([HEADINGS, *(cells_of(row) for row in roofline.rows)])
-    lines.append("")
+    rows = [HEADINGS, *map(cells_of, roofline.rows)]
+    lines += [aligned(rows, right=range(_TEXT_COLUMNS, len(HEADINGS))), ""]
     lines += [peak_sentence(key, peak) for key, peak in roofline.peaks]
     lines += notes_of_roofline(roofline)
     return "\n".join(lines) + "\n"
@@ -335,14 +335,3 @@ def _bandwidth(metrics: VariantMetrics) -> str:
 def _intensity(metrics: VariantMetrics) -> str:
     value = intensity(metrics)
     return ABSENT if value is None else f"{value:.3g}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < _TEXT_COLUMNS else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -170,7 +170,9 @@ def _settings(name: str, value: Scalar) -> List[Setting]:
     if name == "no-onednn":
         return [_pair(name, "mkldnn_enabled", False)]
     if name == "deterministic":
-        return [(torch.are_deterministic_algorithms_enabled, _set_deterministic, True)]
+        return [
+            (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
+        ]
     if name == "attention":
         return _attention(str(value))
     return []
@@ -184,10 +186,6 @@ def _pair(option: str, name: str, new: bool) -> Setting:
             "torch " + torch.__version__ + " does not support " + option, hint="remove the option"
         )
     return read, write, new
-
-
-def _set_deterministic(on: bool) -> None:
-    torch.use_deterministic_algorithms(on)
 
 
 def _attention(kernel: str) -> List[Setting]:

@@ -110,7 +110,7 @@ class AppliedVariant:
         if not modules:
             raise CannotBuild(
                 "the first step of the script calls no torch.nn.Module with parameters, so there is nothing to which "
-                + "+".join(self._parts())
+                + "+".join([self.backend] * self.compiles + self.lower_precision)
                 + " can be applied",
                 hint="compare settings of the process, such as --env, or name the step with --step",
             )
@@ -126,9 +126,6 @@ class AppliedVariant:
                 module.forward = _in_autocast(module)
             if self.compiles:
                 self._compile(module)
-
-    def _parts(self) -> List[str]:
-        return [*([self.backend] if self.compiles else []), *self.lower_precision]
 
     def _compile(self, module: Any) -> None:
         check_compile()
