@@ -78,7 +78,7 @@ class Request(WorkloadSettings):
 
 def merge(below: Request, above: Request) -> Request:
     """Merge two requests; `above` takes precedence, and tables are merged by name."""
-    merged = {}
+    merged: dict[str, Any] = {}
     for name, value in vars(above).items():
         own = getattr(below, name)
         if isinstance(value, dict):

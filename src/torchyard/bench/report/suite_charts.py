@@ -162,12 +162,11 @@ def _name_axis(label_width: int) -> Spec:
 def _margin_layers(channel: str, axis: Spec, margin: float, ends: Sequence[float]) -> list[Spec]:
     """Return the band of speedups that count as the same, and the line at 1."""
     band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
-    bounds = {channel: {**axis, "field": "low"}, f"{channel}2": {"field": "high"}}
+    bounds: Spec = {channel: {**axis, "field": "low"}, f"{channel}2": {"field": "high"}}
+    line: Spec = {channel: quantity("one")}
     return [
         layer(mark("rect", color="var(--band)", opacity=1), values=[band], **bounds),
-        layer(
-            mark("rule", color="var(--muted)"), values=[{"one": 1}], **{channel: quantity("one")}
-        ),
+        layer(mark("rule", color="var(--muted)"), values=[{"one": 1}], **line),
     ]
 
 
