@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,16 +42,6 @@ class _ThisProcess(LaunchProcesses):
     ) -> None:
         super().__init__(workload, variants, settings, **options)
         self._service = service
-        self._verbs: dict[str, Callable[..., dict[str, Any]]] = {
-            "build": service.build,
-            "reference": service.reference,
-            "judge": service.judge,
-            "warm": service.warm,
-            "block": service.block,
-            "verify": service.verify,
-            "recheck": service.recheck,
-            "measure": service.measure,
-        }
 
     def __enter__(self) -> Self:
         for key, variants in self._groups.items():
@@ -76,7 +66,8 @@ class _ThisProcess(LaunchProcesses):
         del limit_s
 
         def answer() -> dict[str, Any]:
-            return self._verbs[verb](**fields)
+            answered: dict[str, Any] = getattr(self._service, verb)(**fields)
+            return answered
 
         if verb != "measure":
             return self._timeline.ask(verb, variant.name, answer)

@@ -138,7 +138,7 @@ def _verify(
 ) -> None:
     """Check the results kept in this round's blocks."""
     for variant in processes.variants:
-        if prepared.is_comparable(variant):
+        if variant.name in prepared.comparable:
             verify_block(processes, variant, prepared, f"launch {launch + 1}, block {rounds}")
 
 

@@ -54,11 +54,7 @@ class Allocation:
     def of(cls, fields: list[Any]) -> Allocation:
         """Return the allocation of a worker's answer."""
         name, sources, size_bytes = fields
-        return cls(
-            name=str(name),
-            sources=tuple(Source.of(one) for one in sources),
-            size_bytes=int(size_bytes),
-        )
+        return cls(name=name, sources=tuple(map(Source.of, sources)), size_bytes=size_bytes)
 
 
 def memory_sites(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call
+from tests.sample_records import made_peak
 from torchyard.bench.roofline.machine_peak import (
     PeakRequest,
     machine_of,
@@ -37,13 +38,10 @@ def peak_of_here(*, days: float = 0.0, torch_version: str | None = None) -> Mach
     """A peak of this machine with made-up rates, measured so many days ago."""
     hello = inspect_target(HERE)
     measured = datetime.now(UTC) - timedelta(days=days)
-    return MachinePeak(
+    return made_peak(
+        123e9,
+        45e9,
         machine=machine_of(read_facts(), hello, "cpu"),
-        device="cpu",
-        precision="float32",
-        threads=1,
-        flops_per_second=123e9,
-        bytes_per_second=45e9,
         products=(ProductRate(size=512, flops_per_second=123e9),),
         streams=(StreamRate(kind="copy", working_set_bytes=2**27, bytes_per_second=45e9),),
         torch_version=torch_version or str(hello["torch"]),

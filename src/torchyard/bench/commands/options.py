@@ -431,9 +431,8 @@ _OPTIONS: Final = (
 )
 
 
-def bench_options(command: F) -> F:
-    """Add the options of `bench`, except those common to all commands."""
-    return all_options(_OPTIONS)(command)
+bench_options: Final = all_options(_OPTIONS)
+"""Adds the options of `bench`, except those common to all commands."""
 
 
 def request_of_options(options: dict[str, Any]) -> Any:
