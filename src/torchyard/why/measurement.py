@@ -392,8 +392,7 @@ class AttributionSession:
     def _ask(
         self, processes: LaunchProcesses, asked: Variant, verb: str, /, **fields: object
     ) -> dict[str, Any]:
-        limit_s = self._settings.step_limit_s
-        return processes.ask(asked, verb, phase="timing", limit_s=limit_s, **fields)
+        return processes.ask(asked, verb, phase="timing", **fields)
 
     def _say(self, text: str, number: int) -> None:
         self._listener(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torchyard.bench.timeline import phase_times
 from torchyard.core.comparison import (
@@ -46,6 +46,8 @@ from torchyard.presentation.wording import (
 )
 from torchyard.results.run_reader import Run
 
+K = TypeVar("K", bound=Hashable)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteMean:
@@ -68,10 +70,7 @@ def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) 
     from torchyard.stats.suite import counts_in_mean, geometric_mean
 
     means = []
-    for baseline, candidate in dict.fromkeys((one.baseline, one.candidate) for one in comparisons):
-        rows = [
-            one for one in comparisons if (one.baseline, one.candidate) == (baseline, candidate)
-        ]
+    for (baseline, candidate), rows in _grouped(comparisons, _variants).items():
         estimates = [one.estimate for one in _counted(rows) if one.estimate is not None]
         mean = geometric_mean(estimates, confidence=confidence) if estimates else None
         if mean is not None:
@@ -92,13 +91,24 @@ def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) 
 def excluded_from_means(comparisons: Sequence[Comparison]) -> list[tuple[Comparison, str]]:
     """Return the comparisons that are in no mean, each with its reason."""
     excluded: list[tuple[Comparison, str]] = []
-    for baseline, candidate in dict.fromkeys((one.baseline, one.candidate) for one in comparisons):
-        rows = [
-            one for one in comparisons if (one.baseline, one.candidate) == (baseline, candidate)
-        ]
+    for rows in _grouped(comparisons, _variants).values():
         counted = {id(one) for one in _counted(rows)}
         excluded.extend((one, _reason(one)) for one in rows if id(one) not in counted)
     return excluded
+
+
+def _grouped(
+    comparisons: Sequence[Comparison], key: Callable[[Comparison], K]
+) -> dict[K, list[Comparison]]:
+    """Return the comparisons by key, in the order of the table."""
+    groups: dict[K, list[Comparison]] = defaultdict(list)
+    for one in comparisons:
+        groups[key(one)].append(one)
+    return groups
+
+
+def _variants(comparison: Comparison) -> tuple[str, str]:
+    return comparison.baseline, comparison.candidate
 
 
 def _counted(rows: Sequence[Comparison]) -> list[Comparison]:
@@ -145,29 +155,19 @@ class SuiteRow:
 
 def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[SuiteRow]:
     """Return one row per suite, baseline and candidate, in the order of the table."""
-    keys = dict.fromkeys((one.workload.suite, one.baseline, one.candidate) for one in comparisons)
+    groups = _grouped(comparisons, lambda one: (one.workload.suite, *_variants(one)))
     rows = []
-    for suite, baseline, candidate in keys:
-        suite_comparisons = [
-            one
-            for one in comparisons
-            if (one.workload.suite, one.baseline, one.candidate) == (suite, baseline, candidate)
-        ]
-        count_by_verdict = Counter(one.state for one in suite_comparisons)
-        means = suite_means(suite_comparisons, confidence=confidence)
+    for (suite, baseline, candidate), own in groups.items():
+        means = suite_means(own, confidence=confidence)
         rows.append(
             SuiteRow(
                 suite=suite,
                 baseline=baseline,
                 candidate=candidate,
-                counts={
-                    verdict: count_by_verdict[verdict]
-                    for verdict in Verdict
-                    if count_by_verdict[verdict]
-                },
+                counts=verdict_counts(own),
                 mean=means[0] if means else None,
-                passed=sum(one.passed for one in suite_comparisons),
-                not_checked=sum(one.not_checked for one in suite_comparisons),
+                passed=sum(one.passed for one in own),
+                not_checked=sum(one.not_checked for one in own),
             )
         )
     return rows

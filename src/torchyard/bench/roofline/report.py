@@ -7,9 +7,9 @@ rates, and the command that measures the peak is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from torchyard.bench.roofline.machine_peak import find_peak
@@ -274,9 +274,9 @@ def cells_of(row: RooflineRow) -> tuple[str, ...]:
         one_line(row.name),
         one_line(row.variant),
         time_text(row.metrics),
-        _flops(row.metrics),
-        _bandwidth(row.metrics),
-        _intensity(row.metrics),
+        _rate(row.metrics.flops_per_second, partial(format_flops, per_second=True)),
+        _rate(bytes_per_second(row.metrics), format_bandwidth),
+        _rate(intensity(row.metrics), "{:.3g}".format),
         _share(attainment.roof_share) if attainment else ABSENT,
         attainment.bound if attainment else ABSENT,
     )
@@ -322,16 +322,5 @@ def _share(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 else "<1%"  # noqa: PLR2004 - below the precision shown
 
 
-def _flops(metrics: VariantMetrics) -> str:
-    rate = metrics.flops_per_second
-    return ABSENT if rate is None else format_flops(rate, per_second=True)
-
-
-def _bandwidth(metrics: VariantMetrics) -> str:
-    rate = bytes_per_second(metrics)
-    return ABSENT if rate is None else format_bandwidth(rate)
-
-
-def _intensity(metrics: VariantMetrics) -> str:
-    value = intensity(metrics)
-    return ABSENT if value is None else f"{value:.3g}"
+def _rate(value: float | None, text: Callable[[float], str]) -> str:
+    return ABSENT if value is None else text(value)

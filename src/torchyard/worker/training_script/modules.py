@@ -12,7 +12,7 @@ import torch
 from torchyard.worker.bench import options as option_table
 from torchyard.worker.bench import torch_settings
 from torchyard.worker.bench.backend_names import INDUCTOR_MODES, uses_dynamo
-from torchyard.worker.bench.backends import check_compile, registered
+from torchyard.worker.bench.backends import check_compile, check_mode, registered_name
 from torchyard.worker.workload import CannotBuild, map_tensors
 
 _WITHOUT_EFFECT = ("channels-last", "inference-mode", "other-batch")
@@ -132,19 +132,10 @@ class AppliedVariant:
         name, _, way = self.backend.partition(":")
         arguments: Dict[str, Any] = {"dynamic": True if self.options.get("dynamic") else None}
         if name == "inductor":
-            if way and way not in INDUCTOR_MODES:
-                raise CannotBuild(
-                    "inductor has no mode " + repr(way), hint="modes: " + ", ".join(INDUCTOR_MODES)
-                )
+            check_mode(name, way, INDUCTOR_MODES)
             arguments.update(backend="inductor", mode=way or None)
         else:
-            chosen = way if name == "dynamo" else self.backend
-            if chosen not in registered():
-                raise CannotBuild(
-                    "this torch has no backend " + repr(chosen),
-                    hint="available backends: " + ", ".join(registered()),
-                )
-            arguments.update(backend=chosen)
+            arguments.update(backend=registered_name(self.backend))
         # Not Module.compile: it compiles nothing, silently, if the module is one of torch's own classes.
         module.forward = torch.compile(module.forward, **arguments)
 
