@@ -159,8 +159,7 @@ def test_json_and_another_format_exclude_each_other(capsys: Capture, home: Path)
 def test_a_copy_for_sharing(capsys: Capture, home: Path) -> None:
     open_run, shared = (call(capsys, "report", "--json", *more) for more in ((), ("--share",)))
     assert "/usr/bin/python3" in open_run.out
-    assert shared.code == 0
-    document = json.loads(shared.out)
+    document = shared.document
     assert document["run"]["shared"] is True
     assert document["study"]["baseline"]["target"]["python"] == "<path-1>"
     assert "/usr/bin/python3" not in shared.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,7 +87,7 @@ def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
     assert "45.0 GB/s" in completed.out
     assert "--measure measures again" in completed.out
     assert f"stored: {path}" in completed.err
-    document = json.loads(call(capsys, "machine", "peak", "--threads", "1", "--json").out)
+    document = call(capsys, "machine", "peak", "--threads", "1", "--json").document
     assert document["fresh"] is False
     assert document["kept"] == str(path)
     assert document["peak"]["flops_per_second"] == 123e9
