@@ -390,7 +390,7 @@ class AttributionSession:
         return fmean(one for one in samples if one <= limit_ns), bool(dirty)
 
     def _ask(
-        self, processes: LaunchProcesses, asked: Variant, verb: str, /, **fields: object
+        self, processes: LaunchProcesses, asked: Variant, verb: str, /, **fields: Any
     ) -> dict[str, Any]:
         return processes.ask(asked, verb, phase="timing", **fields)
 

@@ -17,7 +17,7 @@ from torchyard.worker.bench import backend_names
 from torchyard.worker.bench import options as option_table
 from torchyard.worker.bench.backend_names import uses_inductor
 from torchyard.worker.bench.options import FLEX, Scalar
-from torchyard.worker.workload import CannotBuild
+from torchyard.worker.workload import CannotBuild, first_line
 
 
 def overloads_of(names: str) -> List[Any]:
@@ -332,10 +332,9 @@ def _use_flex_of_transformers(model: Any) -> int:
     try:
         model.set_attn_implementation("flex_attention")
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
         raise CannotBuild(
             "transformers cannot use flex_attention in %s: %s"
-            % (type(model).__name__, lines[0][:200]),
+            % (type(model).__name__, first_line(error)),
             hint="choose another attention kernel",
         ) from error
     return 1
