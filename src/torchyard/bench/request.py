@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from torchyard.core.study import Environment, Mode, Precision, Target
 
 Scalar = int | float | str | bool
-_NOT_GIVEN: Final = (None, "", ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +49,8 @@ class WorkloadChoice(WorkloadSettings):
 
     def overridden(self, settings: WorkloadSettings) -> WorkloadChoice:
         """Return the choice with all settings that are given."""
-        names = [field.name for field in fields(WorkloadSettings)]
-        given = {name: getattr(settings, name) for name in names}
-        return replace(self, **{key: one for key, one in given.items() if one not in _NOT_GIVEN})
+        given = {one.name: getattr(settings, one.name) for one in fields(WorkloadSettings)}
+        return replace(self, **{key: one for key, one in given.items() if one not in (None, ())})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +77,10 @@ class Request(WorkloadSettings):
 def merge(below: Request, above: Request) -> Request:
     """Merge two requests; `above` takes precedence, and tables are merged by name."""
     merged: dict[str, Any] = {}
-    for name, value in vars(above).items():
-        own = getattr(below, name)
+    for one in fields(Request):
+        own, value = getattr(below, one.name), getattr(above, one.name)
         if isinstance(value, dict):
-            merged[name] = {**own, **value}
+            merged[one.name] = {**own, **value}
         else:
-            merged[name] = own if value in _NOT_GIVEN else value
+            merged[one.name] = own if value == one.default else value
     return Request(**merged)
