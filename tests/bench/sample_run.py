@@ -7,6 +7,7 @@ import math
 import random
 from pathlib import Path
 
+from tests.sample_records import made_block
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import (
     Accuracy,
@@ -261,13 +262,12 @@ def blocks_of(comparison: Comparison, seed: int) -> list[Block]:
             for position, variant in enumerate((comparison.baseline, comparison.candidate)):
                 time_ns = 1e6 if position == 0 else 1e6 / ratio
                 blocks.append(
-                    Block(
+                    made_block(
+                        variant,
                         launch=launch,
                         round=round_,
                         position=position,
-                        variant=variant,
                         seat=round_,
-                        inner=1,
                         samples_ns=(time_ns,) * 3,
                         started_ns=round_ * 10**9,
                         wall_ns=3 * 10**6,

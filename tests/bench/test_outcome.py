@@ -8,11 +8,12 @@ from statistics import median
 
 import pytest
 
+from tests.sample_records import made_block, made_peak
 from torchyard.bench.outcome import Spent, implausible_times, make_comparison
 from torchyard.bench.preparation import PreparationState
-from torchyard.core.block import Block, GuardReading
+from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
-from torchyard.core.roofline import MachinePeak, ProductRate
+from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import Budget, Environment, Target, Variant, Workload
 from torchyard.stats.stopping import InterimAnalysis
 
@@ -26,17 +27,12 @@ WORKLOAD = Workload(suite="kernels", name="matmul")
 def block(
     launch: int, number: int, variant: str, time_ns: float, dirty: tuple[str, ...] = ()
 ) -> Block:
-    return Block(
+    return made_block(
+        variant,
         launch=launch,
         round=number,
-        position=0,
-        variant=variant,
-        seat=0,
-        inner=1,
         samples_ns=(time_ns,) * 5,
-        started_ns=0,
         wall_ns=int(5 * time_ns),
-        guard=GuardReading(),
         dirty=dirty,
     )
 
@@ -208,18 +204,7 @@ def test_a_disturbance_of_the_candidate_is_reported_and_rules_out_same() -> None
     assert any("attributed to the candidate" in note for note in row(faster).notes)
 
 
-PEAK = MachinePeak(
-    machine="here",
-    device="cpu",
-    precision="float32",
-    threads=1,
-    flops_per_second=1e11,
-    bytes_per_second=1e10,
-    products=(ProductRate(size=1024, flops_per_second=1e11),),
-    streams=(),
-    torch_version="2.13",
-    measured="2026-01-01T00:00:00+00:00",
-)
+PEAK = made_peak(1e11, 1e10)
 
 
 def found(

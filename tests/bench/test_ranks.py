@@ -270,10 +270,20 @@ def test_a_killed_rank_is_a_failure_with_its_log(tmp_path: Path) -> None:
     assert failure.log.endswith("rank-1.log")
 
 
-def test_a_rank_that_exits_is_a_failure(tmp_path: Path) -> None:
-    failure = failure_in_a_block(tmp_path, "leaves")
-    assert failure.kind == "crashed"
-    assert "rank 1: exited with code 3" in failure.message
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("leaves", "crashed", "rank 1: exited with code 3"),
+        ("raises", "raised", "rank 1: ValueError: rank 1 says no"),
+        ("raises_in_rank_0", "raised", "rank 0: ValueError: rank 0 says no"),
+    ],
+)
+def test_a_rank_that_ends_or_raises_ends_the_others(
+    tmp_path: Path, name: str, kind: str, words: str
+) -> None:
+    failure = failure_in_a_block(tmp_path, name)
+    assert failure.kind == kind
+    assert words in failure.message
 
 
 def test_a_hanging_rank_is_a_timeout_that_names_it(tmp_path: Path) -> None:
@@ -285,18 +295,6 @@ def test_a_hanging_rank_is_a_timeout_that_names_it(tmp_path: Path) -> None:
     assert "rank 0 is in" not in failure.message
     assert "rank 0:" in failure.log_tail
     assert "in hang" in failure.log_tail.partition("rank 1:")[2]
-
-
-def test_an_exception_in_one_rank_ends_the_others(tmp_path: Path) -> None:
-    failure = failure_in_a_block(tmp_path, "raises")
-    assert failure.kind == "raised"
-    assert "rank 1: ValueError: rank 1 says no" in failure.message
-
-
-def test_an_exception_in_rank_0_ends_the_others(tmp_path: Path) -> None:
-    failure = failure_in_a_block(tmp_path, "raises_in_rank_0")
-    assert failure.kind == "raised"
-    assert "rank 0: ValueError: rank 0 says no" in failure.message
 
 
 def test_a_rank_that_hangs_in_a_collective_is_a_timeout(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ VARIABLE = "TORCHYARD_TORCHBENCH"
 
 
 def workloads(choice: WorkloadChoice) -> list[Workload]:
-    return expand(choice, modes=("inference", "training"), device="cpu", optimizer_step=False)
+    return expand(replace(choice, modes=("inference", "training")))
 
 
 def chosen(text: str, folder: Path = TREE) -> WorkloadChoice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,7 @@ from torchyard.errors import UsageError
 
 def labels(text: str, *modes: Mode) -> list[str]:
     choice = choose_workload(SpecText(text=text, where="--only", folder=Path()))
-    cells = expand(
-        choice,
-        modes=modes or ("inference",),
-        device="cpu",
-        optimizer_step=False,
-    )
-    return [workload.label for workload in cells]
+    return [workload.label for workload in expand(replace(choice, modes=modes))]
 
 
 def values(text: str) -> list[object]:

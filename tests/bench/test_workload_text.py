@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from torchyard.bench.request import SpecText, WorkloadChoice
+from torchyard.bench.request import SpecText, WorkloadChoice, WorkloadSettings
 from torchyard.bench.workload_text import choose_workload, expand, parse_parameter_value
 from torchyard.core.study import Mode, Workload
 from torchyard.errors import UsageError
@@ -18,7 +19,7 @@ def choose(text: str, folder: Path = Path()) -> WorkloadChoice:
 
 
 def expanded(choice: WorkloadChoice, *modes: Mode) -> list[Workload]:
-    return expand(choice, modes=modes or ("inference",), device="cpu", optimizer_step=False)
+    return expand(replace(choice, modes=modes))
 
 
 @pytest.mark.parametrize("text", ["kernels/matmul", "matmul"])
@@ -123,8 +124,7 @@ def test_a_whole_list_is_every_name_with_the_modes_it_offers() -> None:
 
 @pytest.mark.parametrize(("device", "count"), [("cpu", 54), ("cuda", 18), ("cuda:1", 18)])
 def test_a_list_is_that_of_the_device(device: str, count: int) -> None:
-    suite = WorkloadChoice(where="--suite", suite="timm")
-    cells = expand(suite, modes=("inference",), device=device, optimizer_step=False)
+    cells = expand(WorkloadChoice(where="--suite", suite="timm", device=device))
     assert len(cells) == count
     assert {w.device for w in cells} == {device}
 
@@ -173,9 +173,8 @@ def test_a_named_workload_must_offer_the_mode() -> None:
 
 
 def test_the_optimizer_step_belongs_to_training_only() -> None:
-    cells = expand(
-        choose("gpt"), modes=("inference", "training"), device="cuda", optimizer_step=True
-    )
+    settings = WorkloadSettings(modes=("inference", "training"), device="cuda", optimizer_step=True)
+    cells = expand(choose("gpt").overridden(settings))
     assert [(w.mode, w.optimizer_step, w.device) for w in cells] == [
         ("inference", False, "cuda"),
         ("training", True, "cuda"),

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.sample_records import made_block
 from torchyard.bisect.ends import Experiment, Listener
 from torchyard.bisect.model import Outcome, Revision, RevisionFailed, Round, State
 from torchyard.bisect.search import Search, search_budget
-from torchyard.core.block import Block, GuardReading
 from torchyard.errors import NothingToDo, Untrustworthy
 
 RUN_S = 1.0
@@ -42,17 +42,12 @@ class SimulatedPrograms:
         common = 0.0 if self.failures else self.chance.gauss(0.0, self.round_sd)
         values = [self.value(one.commit) * math.exp(common) for one in revisions]
         blocks = tuple(
-            Block(
+            made_block(
+                one.commit,
                 launch=number,
-                round=0,
                 position=position,
-                variant=one.commit,
-                seat=0,
-                inner=1,
                 samples_ns=(value,),
-                started_ns=0,
                 wall_ns=round(RUN_S * 1e9),
-                guard=GuardReading(),
                 whole_process=True,
             )
             for position, (one, value) in enumerate(zip(revisions, values, strict=True))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,12 +26,6 @@ def bisect(capsys: Capture, *options: str) -> CompletedCommand:
     return call(capsys, "bisect", "--time", "120s", *options)
 
 
-def found(ended: CompletedCommand) -> dict[str, Any]:
-    assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads(ended.out)
-    return document
-
-
 def script(tmp_path: Path, text: str) -> str:
     (tmp_path / "bench.sh").write_text(text, encoding="utf-8")
     return "sh bench.sh"
@@ -48,7 +40,7 @@ def test_two_variables_that_matter_together(capsys: Capture, tmp_path: Path) -> 
     command = script(tmp_path, PAIR)
     settings = ["--settings", f"A=old B=1 C=1 D='{ODD}' E=same", f"A=new B=2 D='{ODD}2' E=same F=1"]
     options = [*settings, "--command", command, "--metric", "printed"]
-    document = found(bisect(capsys, *options, "--json", "-q"))
+    document = bisect(capsys, *options, "--json", "-q").document
     assert {one["name"] for one in document["settings"]} == {"A", "C"}
     assert document["interaction"] is True
     assert document["effect"]["low"] <= 1.4 + 1e-3
@@ -65,13 +57,11 @@ def test_settings_files_with_values(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[values]\nspeed = 5\nother = "x"\n', encoding="utf-8")
     (tmp_path / "b.toml").write_text('[values]\nspeed = 7\nother = "y"\n', encoding="utf-8")
     command = script(tmp_path, 'test "$1" = x || test "$1" = y || exit 1\necho torchyard: 0.$2\n')
-    document = found(
-        bisect(
-            capsys,
-            *("--settings", "a.toml", "b.toml", "--metric", "printed", "--json"),
-            *("--command", f"{command} {{other}} {{speed}}"),
-        )
-    )
+    document = bisect(
+        capsys,
+        *("--settings", "a.toml", "b.toml", "--metric", "printed", "--json"),
+        *("--command", f"{command} {{other}} {{speed}}"),
+    ).document
     assert [one["name"] for one in document["settings"]] == ["speed"]
 
 
@@ -108,7 +98,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_releases(capsys: Capture, wheels: Path) -> None:
     options = ["--releases", "tinypackage:1.0..1.5", "--metric", "printed"]
     options += ["--command", "{python} -c 'import tinypackage'"]
-    document = found(bisect(capsys, *options, "--json"))
+    document = bisect(capsys, *options, "--json").document
     assert [one["commit"] for one in document["candidates"]][-1] == "1.3"
     assert set(document["posterior"]["single"]) <= {"1.1", "1.2", "1.3", "1.4", "1.5"}
     for one in document["skipped"]:
@@ -130,13 +120,11 @@ def test_packages_as_settings(capsys: Capture, tmp_path: Path, wheels: Path) -> 
     (tmp_path / "b.toml").write_text(
         '[packages]\ntinypackage = "1.4"\n[variables]\nX = "2"\n', "utf-8"
     )
-    document = found(
-        bisect(
-            capsys,
-            *("--settings", "a.toml", "b.toml", "--metric", "printed", "--json"),
-            *("--command", "{python} -c 'import tinypackage'"),
-        )
-    )
+    document = bisect(
+        capsys,
+        *("--settings", "a.toml", "b.toml", "--metric", "printed", "--json"),
+        *("--command", "{python} -c 'import tinypackage'"),
+    ).document
     assert [one["name"] for one in document["settings"]] == ["tinypackage"]
 
 
@@ -171,7 +159,7 @@ def test_memory(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text("import os\nx = b'x' * (1 << 20) * int(os.environ['M'])\n")
     command = f"{sys.executable} -I -S -c \"import os; x = b'x' * (int(os.environ['M']) << 20)\""
     settings = ["--settings", "M=100 N=1 O=1", "M=200 N=2 O=2", "--metric", "memory"]
-    document = found(bisect(capsys, *settings, "--command", command, "--json"))
+    document = bisect(capsys, *settings, "--command", command, "--json").document
     assert [one["name"] for one in document["settings"]] == ["M"]
     assert 1.5 < document["effect"]["ratio"] < 2.0
     ended = bisect(capsys, *settings, "--command", command)
@@ -183,7 +171,7 @@ def test_failures_of_revisions(capsys: Capture, tmp_path: Path) -> None:
     bodies = ["exit 0", "exit 0", "exit 125", "exit 0", "exit 0", "exit 3", "kill -11 $$", "exit 1"]
     commits = make_project(folder, [{"bench.sh": f"{body}\n"} for body in bodies])
     options = ["--repo", str(folder), "--good", commits[0], "--command", "sh bench.sh"]
-    document = found(bisect(capsys, *options, "--metric", "failure", "--json"))
+    document = bisect(capsys, *options, "--metric", "failure", "--json").document
     assert [one["commit"] for one in document["candidates"]] == [commits[5]]
     assert {one["commit"] for one in document["skipped"]} <= {commits[2]}
     good, bad = document["failed_runs"]
@@ -196,7 +184,7 @@ def test_failures_of_revisions(capsys: Capture, tmp_path: Path) -> None:
 def test_failures_of_settings(capsys: Capture, tmp_path: Path) -> None:
     command = script(tmp_path, '[ "$A$D" != 22 ]\n')
     settings = ["--settings", "A=1 B=1 C=1 D=1", "A=2 B=2 C=2 D=2", "--metric", "failure"]
-    document = found(bisect(capsys, *settings, "--command", command, "--json"))
+    document = bisect(capsys, *settings, "--command", command, "--json").document
     assert {one["name"] for one in document["settings"]} == {"A", "D"}
 
 
@@ -212,20 +200,19 @@ def test_page_and_issue_text_are_escaped(capsys: Capture, tmp_path: Path) -> Non
     bodies = ["echo torchyard: 0.5\n", "echo torchyard: 0.5\n", "echo torchyard: 0.7\n"]
     subjects = [f"{ODD} {number}" for number in range(3)]
     commits = make_project(folder, [{"bench.sh": body} for body in bodies], subjects)
-    found(
-        bisect(
-            capsys,
-            *("--repo", str(folder), "--good", commits[0], "--metric", "printed", "--json"),
-            *(
-                "--command",
-                f"sh bench.sh {tmp_path}/private",
-                "--html",
-                "a.html",
-                "--issue",
-                "a.md",
-            ),
-        )
+    ended = bisect(
+        capsys,
+        *("--repo", str(folder), "--good", commits[0], "--metric", "printed", "--json"),
+        *(
+            "--command",
+            f"sh bench.sh {tmp_path}/private",
+            "--html",
+            "a.html",
+            "--issue",
+            "a.md",
+        ),
     )
+    assert ended.code == 0, ended.err
     page, issue = ((tmp_path / name).read_text("utf-8") for name in ("a.html", "a.md"))
     assert "<script" not in page + issue
     assert "&lt;script&gt;" in page
@@ -295,7 +282,7 @@ def test_further_packages_of_releases(capsys: Capture, wheels: Path) -> None:
     command = "{python} -c 'import otherpackage, tinypackage; assert otherpackage.PLUS == 7'"
     options = ["--releases", "tinypackage:1.0..1.5", "--metric", "printed", "--command", command]
     assert bisect(capsys, *options).code == 5
-    document = found(bisect(capsys, *options, "--with", "otherpackage>=7", "--json"))
+    document = bisect(capsys, *options, "--with", "otherpackage>=7", "--json").document
     assert [one["commit"] for one in document["candidates"]][-1] == "1.3"
 
 

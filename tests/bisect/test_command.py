@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,8 @@ def bisect(capsys: Capture, folder: Path, good: str, *options: str) -> Completed
 
 
 def found(ended: CompletedCommand) -> dict[str, Any]:
-    assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads(ended.out)
-    assert document["result"] == "culprit"
-    return document
+    assert ended.document["result"] == "culprit"
+    return ended.document
 
 
 def test_the_culprit_with_its_effect(capsys: Capture, project: tuple[Path, list[str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -75,10 +74,8 @@ def arguments(*options: str) -> list[str]:
 
 
 def found(ended: CompletedCommand) -> dict[str, Any]:
-    assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads(ended.out)
-    assert document["result"] == "culprit"
-    return document
+    assert ended.document["result"] == "culprit"
+    return ended.document
 
 
 def test_revisions_are_built_and_broken_ones_skipped(capsys: Capture, commits: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,12 +62,6 @@ def bisect(capsys: Capture, *options: str) -> CompletedCommand:
     return call(capsys, "bisect", "--time", "900s", "--threads", "1", *options)
 
 
-def found(ended: CompletedCommand) -> dict[str, Any]:
-    assert ended.code == 0, ended.err
-    document: dict[str, Any] = json.loads(ended.out)
-    return document
-
-
 def write_model(folder: Path, *, repeats: int = 1, line: str = "x = x + 0") -> str:
     text = MODEL.format(repeats=repeats, line=line)
     (folder / "model.py").write_text(text, encoding="utf-8")
@@ -90,7 +83,7 @@ def test_settings_with_the_parts_of_the_change(capsys: Capture, tmp_path: Path) 
     settings = ["--settings", "REPEATS=1 OTHER=1 THIRD=1", "REPEATS=12 OTHER=2 THIRD=2"]
     options = [*settings, "--workload", "model.py:net"]
     files = ["--html", "a.html", "--issue", "a.md"]
-    document = found(bisect(capsys, *options, "--why", "--json", *files))
+    document = bisect(capsys, *options, "--why", "--json", *files).document
     assert [one["name"] for one in document["settings"]] == ["REPEATS"]
     assert document["effect"]["low"] > 2.0
     parts = document["why"]["parts"]
@@ -102,7 +95,7 @@ def test_settings_with_the_parts_of_the_change(capsys: Capture, tmp_path: Path) 
     assert "sort" in (tmp_path / "a-why.html").read_text("utf-8")
     # The attribution is kept: the same command measures nothing.
     before = sorted((tmp_path / "home").rglob("*.json*"))
-    again = found(bisect(capsys, *options, "--why", "--json"))
+    again = bisect(capsys, *options, "--why", "--json").document
     assert again["why"] == document["why"]
     assert sorted((tmp_path / "home").rglob("*.json*")) == before
 
@@ -122,7 +115,7 @@ def test_revisions(capsys: Capture, tmp_path: Path, metric: str, line: str) -> N
     options += ["--workload", workload, "--metric", metric]
     # The working tree, which is neither good nor bad, does not matter.
     write_model(folder, line="x = x - 0")
-    document = found(bisect(capsys, *options, "--json"))
+    document = bisect(capsys, *options, "--json").document
     assert [one["commit"] for one in document["candidates"]] == [commits[CULPRIT]]
     text = bisect(capsys, *options).out
     if metric == "accuracy":
@@ -139,7 +132,7 @@ def test_compile_time(capsys: Capture, tmp_path: Path) -> None:
     settings = ["--settings", "SLOW=0 OTHER=1", "SLOW=6 OTHER=2"]
     options = ["--workload", "model.py:net", "--variant", "dynamo:planted"]
     ended = bisect(capsys, *settings, *options, "--metric", "compile-time", "--json")
-    assert [one["name"] for one in found(ended)["settings"]] == ["SLOW"]
+    assert [one["name"] for one in ended.document["settings"]] == ["SLOW"]
 
 
 def test_equal_results_name_nobody(capsys: Capture, tmp_path: Path) -> None:
@@ -165,7 +158,7 @@ def test_signatures_of_revisions(capsys: Capture, tmp_path: Path) -> None:
     folder, commits = project(tmp_path, line)
     options = ["--repo", str(folder), "--good", commits[0], "--bad", commits[-1]]
     options += ["--workload", f"{folder}/model.py:net"]
-    document = found(bisect(capsys, *options, "--json"))
+    document = bisect(capsys, *options, "--json").document
     assert [one["commit"] for one in document["candidates"]] == [commits[CULPRIT]]
     assert "operators" in document["signature"]
     records = (tmp_path / "home").rglob("records-*.jsonl")

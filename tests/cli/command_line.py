@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,13 @@ class CompletedCommand:
     code: int
     out: str
     err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON object on stdout; the command must have succeeded."""
+        assert self.code == 0, self.err
+        document: dict[str, Any] = json.loads(self.out)
+        return document
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> CompletedCommand:
@@ -48,11 +57,7 @@ def program(*arguments: str, cwd: Path | None = None, **variables: str) -> Compl
 
 def study_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     """The study that `bench` would run, as plain values."""
-    import json
-
-    completed = call(capsys, "bench", "--dry-run", "--json", *arguments)
-    assert completed.code == 0, completed.err
-    document = json.loads(completed.out)
+    document = call(capsys, "bench", "--dry-run", "--json", *arguments).document
     assert document["schema"] == 1
     study = document["study"]
     assert isinstance(study, dict)

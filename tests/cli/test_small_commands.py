@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -54,7 +53,7 @@ def test_workloads_of_a_list_with_modes_and_batch_sizes(capsys: Capture) -> None
     timm = call(capsys, "workloads", "--suite", "timm").out.splitlines()
     assert sum(" GPU    - " in line for line in timm) == 58 - 18
     assert sum(" CPU    - " in line for line in timm) == 58 - 54
-    document = json.loads(call(capsys, "workloads", "--suite", "torchvision", "--json").out)
+    document = call(capsys, "workloads", "--suite", "torchvision", "--json").document
     assert list(document["lists"]) == ["torchvision"]
     entries = {each["name"]: each for each in document["lists"]["torchvision"]}
     assert entries["resnet50"]["gpu_batch_size"] == 128
@@ -62,7 +61,7 @@ def test_workloads_of_a_list_with_modes_and_batch_sizes(capsys: Capture) -> None
 
 
 def test_workloads_as_json(capsys: Capture) -> None:
-    document = json.loads(call(capsys, "workloads", "--json").out)
+    document = call(capsys, "workloads", "--json").document
     assert document["schema"] == 1
     first = document["suites"]["kernels"][0]
     assert (first["name"], first["parameters"]) == ("matmul", {"size": 1000})
@@ -142,9 +141,9 @@ def test_explain_a_known_cause_of_failed_builds(capsys: Capture) -> None:
 
 
 def test_explain_as_json(capsys: Capture) -> None:
-    document = json.loads(call(capsys, "explain", "6", "--json").out)
+    document = call(capsys, "explain", "6", "--json").document
     assert (document["schema"], document["word"], document["kind"]) == (1, "6", "exit code")
-    assert "faster" in json.loads(call(capsys, "explain", "--json").out)["explanations"]
+    assert "faster" in call(capsys, "explain", "--json").document["explanations"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +171,7 @@ def test_completion_prints_a_script(capsys: Capture, shell: str) -> None:
     completed = call(capsys, "completion", shell)
     assert completed.code == 0
     assert "_TORCHYARD_COMPLETE" in completed.out
-    document = json.loads(call(capsys, "completion", shell, "--json").out)
+    document = call(capsys, "completion", shell, "--json").document
     assert document["script"].strip() == completed.out.strip()
 
 

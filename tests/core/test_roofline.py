@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tests.sample_records import made_peak
 from torchyard.core.comparison import VariantMetrics
 from torchyard.core.roofline import (
     ARITHMETIC,
@@ -19,13 +20,9 @@ from torchyard.core.roofline import (
     intensity,
 )
 
-PEAK = MachinePeak(
-    machine="example-2c-abcd",
-    device="cpu",
-    precision="float32",
-    threads=2,
-    flops_per_second=100e9,
-    bytes_per_second=20e9,
+PEAK = made_peak(
+    100e9,
+    20e9,
     products=(ProductRate(size=1024, flops_per_second=100e9),),
     streams=(
         StreamRate(kind="copy", working_set_bytes=1_000_000, bytes_per_second=80e9),
@@ -33,8 +30,6 @@ PEAK = MachinePeak(
         StreamRate(kind="copy", working_set_bytes=10_000_000, bytes_per_second=21e9),
         StreamRate(kind="copy", working_set_bytes=100_000_000, bytes_per_second=20e9),
     ),
-    torch_version="2.9.0",
-    measured="2026-01-02T03:04:05+00:00",
 )
 
 

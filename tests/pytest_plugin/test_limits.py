@@ -15,6 +15,7 @@ from torchyard.core import comparison as core
 from torchyard.core.study import Workload
 from torchyard.errors import UsageError
 from torchyard.pytest_plugin import limits
+from torchyard.results.gate.model import read_limit
 from torchyard.results.run_reader import Run
 
 NAME = "test_file.py::test_name"
@@ -110,9 +111,9 @@ def test_wrong_results_fail_with_and_without_a_limit_and_on_a_noisy_machine() ->
 
 
 def test_limits_are_percentages_or_fractions() -> None:
-    assert limits.read("5%") == limits.read(0.05) == 0.05
+    assert read_limit("5%", where="limit") == read_limit(0.05, where="limit") == 0.05
     with pytest.raises(UsageError, match="limit: '5 apples'"):
-        limits.read("5 apples")
+        read_limit("5 apples", where="limit")
 
 
 def session(folder: Path, speedup: float, **changes: Any) -> Run:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.pytest_plugin.pytest_process import run_pytest
+from torchyard.errors import UsageError
+from torchyard.pytest_plugin.session import read_retries
 
 TESTS = """
 import pytest
@@ -58,14 +62,19 @@ def test_invalid_options_end_the_session_with_a_hint(tmp_path: Path) -> None:
         "--torchyard-compare=main": "there is no baseline 'main'",
         "--torchyard-save=a/b": "'a/b' is not a valid name of a baseline",
         "--torchyard-time=soon": "'soon' is not a duration",
-        "--torchyard-retries=-1": "retries is '-1', not a number from 0 to 6",
-        "--torchyard-retries=7": "retries is '7', not a number from 0 to 6",
     }.items():
         session = run_pytest(tmp_path, option, files={"test_it.py": TESTS})
         assert session.code == 4, session.output
         assert f"{option.partition('=')[0]}: {text}" in session.output
         assert "hint: " in session.output
         assert "Traceback" not in session.output
+
+
+@pytest.mark.parametrize("value", ["-1", "7", "x", 1.5, True])
+def test_retries_are_a_small_number(value: object) -> None:
+    with pytest.raises(UsageError, match=r"retries is .*, not a number from 0 to 6"):
+        read_retries(value)
+    assert read_retries("6") == 6
 
 
 def test_an_unknown_argument_of_the_marker_fails_the_test(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.sample_records import made_block
 from torchyard.bench.outcome import Spent, make_estimate
-from torchyard.core.block import Block, GuardReading
+from torchyard.core.block import Block
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
 from torchyard.machine.guards.block_check import REASONS
@@ -236,17 +237,12 @@ def block_of(
     if rng.random() < side.slow_blocks:
         samples *= 1.0 + side.slow_cost
     samples *= 1.0 + side.slow_cost * (rng.random(20) < side.slow_iterations)
-    return Block(
+    return made_block(
+        name,
         launch=launch,
         round=number,
-        position=0,
-        variant=name,
-        seat=0,
-        inner=1,
         samples_ns=tuple(samples.tolist()),
-        started_ns=0,
         wall_ns=int(samples.sum()),
-        guard=GuardReading(),
         dirty=(side.reason,) if dirty else (),
     )
 

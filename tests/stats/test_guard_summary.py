@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sample_records import made_block
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, GuardSummary, Verdict
 from torchyard.core.records import decode, encode
@@ -10,18 +11,8 @@ from torchyard.stats.pairs import summarize_guards
 
 
 def block(number: int, variant: str, *dirty: str, degrees: float | None = None) -> Block:
-    return Block(
-        launch=0,
-        round=number,
-        position=0,
-        variant=variant,
-        seat=0,
-        inner=1,
-        samples_ns=(1.0,),
-        started_ns=0,
-        wall_ns=1,
-        guard=GuardReading(cpu_temperature_c=degrees),
-        dirty=dirty,
+    return made_block(
+        variant, round=number, guard=GuardReading(cpu_temperature_c=degrees), dirty=dirty
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.core.block import Block, GuardReading
+from tests.sample_records import made_block
+from torchyard.core.block import Block
 from torchyard.errors import Untrustworthy
 from torchyard.stats.launches import launch_effects, launch_sd, pair_floor, pair_sd
 from torchyard.stats.pairs import pair_blocks
@@ -18,17 +19,11 @@ from torchyard.stats.pairs import pair_blocks
 def block(
     launch: int, number: int, variant: str, time_ns: float = 100.0, *dirty: str, last: float = 0.0
 ) -> Block:
-    return Block(
+    return made_block(
+        variant,
         launch=launch,
         round=number,
-        position=0,
-        variant=variant,
-        seat=0,
-        inner=1,
         samples_ns=(time_ns, time_ns, last or time_ns),
-        started_ns=0,
-        wall_ns=1000,
-        guard=GuardReading(),
         dirty=dirty,
     )
 

@@ -63,7 +63,7 @@ def test_one_launch_names_nobody() -> None:
 
 def test_identical_programs_name_nobody_and_intervals_hold_the_truth() -> None:
     """In each of many noisy worlds; the limits are those of a binomial distribution."""
-    worlds = 200
+    worlds = 120
     named = held = 0
     for seed in range(worlds):
         noise = (0.003, 0.01, 0.04)[seed % 3]

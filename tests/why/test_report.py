@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sample_records import made_peak
 from tests.why.synthetic import rounds, source
 from torchyard.core.roofline import MachinePeak, StreamRate
 from torchyard.core.study import Workload
@@ -165,20 +166,8 @@ def test_memory_and_software_are_shown_and_escaped(result: Attribution) -> None:
 
 
 def peak(flops_per_second: float, bytes_per_second: float) -> MachinePeak:
-    return MachinePeak(
-        machine="m",
-        device="cpu",
-        precision="float32",
-        threads=1,
-        flops_per_second=flops_per_second,
-        bytes_per_second=bytes_per_second,
-        products=(),
-        streams=(
-            StreamRate(kind="copy", working_set_bytes=1 << 20, bytes_per_second=bytes_per_second),
-        ),
-        torch_version="2.13",
-        measured="2026-01-01",
-    )
+    stream = StreamRate(kind="copy", working_set_bytes=1 << 20, bytes_per_second=bytes_per_second)
+    return made_peak(flops_per_second, bytes_per_second, streams=(stream,))
 
 
 def test_shares_are_those_of_each_sides_own_time_and_bytes() -> None:

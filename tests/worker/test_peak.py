@@ -42,9 +42,9 @@ def test_limits_are_of_this_machine() -> None:
 
 
 def test_sizes_of_caches_as_the_kernel_writes_them() -> None:
-    from torchyard.worker.bench.peak import _bytes_of
+    from torchyard.worker.host_memory import bytes_of
 
-    assert [_bytes_of(text) for text in ("32768K", "2M", "1G", "512", "")] == [
+    assert [bytes_of(text) for text in ("32768K", "2M", "1G", "512", "")] == [
         32 * 2**20,
         2 * 2**20,
         2**30,

@@ -139,41 +139,28 @@ def test_the_optimisers_state_moves_and_is_still_used(net: str, method: str) -> 
     assert now.data_ptr() == moments.data_ptr()
 
 
-def _compiled_stays_right(service: Any, method: str, seats: int) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.filterwarnings("ignore")
+def test_relocation_keeps_compiled_code_correct_without_recompilation(
+    net: str, backend: str, mode: str
+) -> None:
     import torch
     from torch._dynamo.utils import counters
 
+    service = make_service(net, variant("eager"), variant("compiled", backend), mode=mode)
     runner = service.runner("compiled")
     before, _ = runner.results(3)
     graphs = counters["stats"]["unique_graphs"]
     assert graphs >= 1
-    for seed in range(seats):
-        service.reseat(seed, method)
-        assert same(before, runner.results(3)[0])
+    for seed in range(3):
+        for method in ("pages", "heap"):
+            service.reseat(seed, method)
+            assert same(before, runner.results(3)[0])
     eager, _ = service.runner("eager").results(3)
     for x, y in zip(eager["output"], before["output"], strict=True):
         assert torch.allclose(x, y, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == graphs
-
-
-@METHODS
-@pytest.mark.parametrize("mode", ["inference", "training"])
-def test_relocation_keeps_compiled_code_correct_without_recompilation(
-    net: str, method: str, mode: str
-) -> None:
-    service = make_service(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
-    _compiled_stays_right(service, method, 3)
-
-
-@pytest.mark.slow
-@METHODS
-@pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.filterwarnings("ignore")
-def test_relocation_keeps_inductor_correct_without_recompilation(
-    net: str, method: str, mode: str
-) -> None:
-    service = make_service(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
-    _compiled_stays_right(service, method, 5)
 
 
 def test_replaced_buffers_are_freed(tmp_path: Path) -> None:

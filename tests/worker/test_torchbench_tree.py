@@ -18,8 +18,7 @@ from torchyard.worker.suites.torchbench.checkout import (
     UnreadableMetadata,
     find_checkout,
     listing,
-    parse_metadata,
-    read_metadata,
+    read_rules,
 )
 from torchyard.worker.suites.torchbench.model import NetworkWanted, fetches, no_network
 from torchyard.worker.workload import CannotBuild
@@ -31,78 +30,57 @@ REAL_FORMS = """\
 devices:
   NVIDIA A100-SXM4-40GB:
     eval_batch_size: 8
-  cpu: {empty}
-eval_benchmark: true
-eval_deterministic: False
-factor: 0.5
 quoted: 'a: b # c'
-nothing:
 not_implemented:
 - device: cpu
   test: train
-- jit: true   # no scripted form
--   test: eval
+  # It has no scripted form.
+- jit: true   # as it is
+-   test: 'eval'
     device: "cuda"
 words:
-  - one
-  - 2
-  - 'a: b'
-""".replace("{empty}", "~")
+  - one: 2
+"""
 
 
-def test_the_forms_of_real_files() -> None:
-    assert parse_metadata(REAL_FORMS) == {
-        "devices": {"NVIDIA A100-SXM4-40GB": {"eval_batch_size": 8}, "cpu": None},
-        "eval_benchmark": True,
-        "eval_deterministic": False,
-        "factor": 0.5,
-        "quoted": "a: b # c",
-        "nothing": None,
-        "not_implemented": [
-            {"device": "cpu", "test": "train"},
-            {"jit": True},
-            {"test": "eval", "device": "cuda"},
-        ],
-        "words": ["one", 2, "a: b"],
-    }
+def rules_of(folder: Path, text: str) -> list[dict[str, object]]:
+    (folder / "metadata.yaml").write_text(text)
+    return read_rules(str(folder / "metadata.yaml"))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "---\n"])
-def test_empty_metadata(text: str) -> None:
-    assert parse_metadata(text) == {}
+@pytest.mark.parametrize("indent", ["", "  "])
+def test_the_forms_of_real_files(tmp_path: Path, indent: str) -> None:
+    head, key, tail = REAL_FORMS.partition("not_implemented:\n")
+    rules, words, rest = tail.partition("words:")
+    indented = "".join(indent + line for line in rules.splitlines(keepends=True))
+    assert rules_of(tmp_path, head + key + indented + words + rest) == [
+        {"device": "cpu", "test": "train"},
+        {"jit": True},
+        {"test": "eval", "device": "cuda"},
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "not_implemented:\n", "a: [1]\n"])
+def test_metadata_without_rules(tmp_path: Path, text: str) -> None:
+    assert rules_of(tmp_path, text) == []
+    assert read_rules(str(tmp_path / "missing.yaml")) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line"),
     [
-        ("a: 1\nb: [1, 2]\n", 2, "unsupported"),
-        ("a: {b: 1}\n", 1, "unsupported"),
-        ("a: &x 1\n", 1, "unsupported"),
-        ("a: |\n  text\n", 1, "unsupported"),
-        ("a: 1\na: 2\n", 2, "duplicate key"),
-        ("a\n", 1, "not `key: value`"),
-        ("a:1\n", 1, "not `key: value`"),
-        ("a: 'it''s'\n", 1, "quoted string"),
-        ("a: 1\n   b: 2\n", 2, "indentation"),
-        ("a:\n\t- b\n", 2, "tab"),
-        ("a:\n-\n", 2, "without a value"),
-        ("a: b: c\n", 1, "second `key:`"),
-        ("a: 'b' c\n", 1, "quoted string"),
+        ("not_implemented: [1]\n", 1),
+        ("a: 1\nnot_implemented:\n- {jit: true}\n", 3),
+        ("not_implemented:\n  jit: true\n", 2),
+        ("not_implemented:\n- jit: true\n- device:\n", 3),
+        ("not_implemented:\n- jit: true: 1\n", 2),
+        ("not_implemented:\n-\n", 2),
+        ("not_implemented:\n- jit\n", 2),
     ],
 )
-def test_unsupported_yaml_names_the_line(text: str, line: int, said: str) -> None:
-    with pytest.raises(UnreadableMetadata, match=said) as caught:
-        parse_metadata(text, "m.yaml")
-    assert str(caught.value).startswith(f"m.yaml, line {line}: ")
-
-
-def test_a_list_is_no_metadata() -> None:
-    with pytest.raises(UnreadableMetadata, match="a list where a mapping"):
-        parse_metadata("- a\n- b\n")
-
-
-def test_missing_metadata_is_empty(tmp_path: Path) -> None:
-    assert read_metadata(str(tmp_path / "metadata.yaml")) == {}
+def test_rules_in_other_forms_name_the_line(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(UnreadableMetadata, match=f"metadata.yaml, line {line}: "):
+        rules_of(tmp_path, text)
 
 
 def test_models_are_folders_with_a_package() -> None:
@@ -126,7 +104,7 @@ def test_listing_says_what_is_known_without_loading(tmp_path: Path) -> None:
     model.mkdir(parents=True)
     (tmp_path / "torchbenchmark" / "__init__.py").touch()
     (model / "__init__.py").touch()
-    (model / "metadata.yaml").write_text("a: [1]\n")
+    (model / "metadata.yaml").write_text("not_implemented: [1]\n")
     (row,) = listing(find_checkout(str(tmp_path)))
     assert "line 1" in row["metadata_trouble"]
 

@@ -26,6 +26,7 @@ from torchyard.core.variant_parts import DEFAULT_TARGET, check_device
 from torchyard.errors import MissingTool, UsageError
 from torchyard.machine.guards import block_check
 from torchyard.results.directory import new_run_folder, runs_home
+from torchyard.worker.bench.backend_names import GIVEN
 
 Side = Callable[..., Any] | str
 """A callable, or the name of a backend."""
@@ -95,7 +96,7 @@ def compare(
     given = {
         variant.name: reference if isinstance(side, str) else side
         for variant, side in zip(variants, (baseline, candidate), strict=True)
-        if variant.backend == local.GIVEN
+        if variant.backend == GIVEN
     }
     service = local.ThisProcessService(reference, arguments, given, time_s)
     workload = Workload(suite=SUITE, name=name or short_name(reference), device=device)
@@ -151,7 +152,6 @@ def _variants(
 ) -> list[Variant]:
     from torchyard.bench.request import SpecText
     from torchyard.bench.variant_text import Parts, parse_variant
-    from torchyard.worker.bench.backend_names import GIVEN
     from torchyard.worker.bench.this_process import is_module
 
     here = Target(name=DEFAULT_TARGET, python=sys.executable)
@@ -210,7 +210,7 @@ def measure(function: Callable[..., Any], *args: Any, time: str | float = "5s") 
         local.uncompiled(function), arguments, {_NAME: function}, time_s
     )
     settings = local_settings(service, time_s)
-    variant = {"name": _NAME, "backend": local.GIVEN, "precision": "float32"}
+    variant = {"name": _NAME, "backend": GIVEN, "precision": "float32"}
     times_ns: list[float] = []
     blocks = disturbed = 0
     with service.preserving():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from torchyard.bench.launch import LaunchProcesses, VariantFailed
 from torchyard.bench.session import WorkloadSession
-from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Failure
 from torchyard.core.events import ignore_events
 from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
@@ -42,16 +41,6 @@ class _ThisProcess(LaunchProcesses):
     ) -> None:
         super().__init__(workload, variants, settings, **options)
         self._service = service
-        self._verbs: dict[str, Callable[..., dict[str, Any]]] = {
-            "build": service.build,
-            "reference": service.reference,
-            "judge": service.judge,
-            "warm": service.warm,
-            "block": service.block,
-            "verify": service.verify,
-            "recheck": service.recheck,
-            "measure": service.measure,
-        }
 
     def __enter__(self) -> Self:
         for key, variants in self._groups.items():
@@ -76,7 +65,8 @@ class _ThisProcess(LaunchProcesses):
         del limit_s
 
         def answer() -> dict[str, Any]:
-            return self._verbs[verb](**fields)
+            answered: dict[str, Any] = getattr(self._service, verb)(**fields)
+            return answered
 
         if verb != "measure":
             return self._timeline.ask(verb, variant.name, answer)
@@ -85,19 +75,6 @@ class _ThisProcess(LaunchProcesses):
         except Exception as error:  # metrics are optional
             failure = Failure(kind="raised", phase=phase, variant=variant.name, message=str(error))
             raise VariantFailed(failure, process_alive=True) from error
-
-
-class _NoRecorder:
-    """A recorder that keeps nothing."""
-
-    def add_target(self, name: str, facts: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def add_launch(self, record: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def add_blocks(self, workload: Workload, blocks: Sequence[Block]) -> None:
-        """Do nothing."""
 
 
 def local_settings(service: ThisProcessService, time_s: float) -> MeasureSettings:
@@ -129,34 +106,33 @@ def compare_here(
         budget=Budget(time_s=time_s, min_launches=1, max_launches=1),
         settings=local_settings(service, time_s),
     )
-    writer = None
-    if run is not None:
-        command = ["torchyard.compare"]
-        writer = RunWriter.create(run, study=study, command=command, machine=read_facts())
-    with (
-        _finished(writer),
-        tempfile.TemporaryDirectory(prefix="torchyard-") as folder,
-        service.preserving(),
-    ):
-        session = WorkloadSession(
-            study,
-            workload,
-            recorder=_NoRecorder() if writer is None else writer,
-            log_folder=Path(folder) / "logs",
-            scratch=Path(folder) / "scratch",
-            listener=ignore_events,
-            chance=random.Random(),
-            processes_of=partial(_ThisProcess, service=service),
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as name:
+        folder = Path(name)
+        writer = RunWriter.create(
+            run or folder / "run",
+            study=study,
+            command=["torchyard.compare"],
+            machine=read_facts(),
         )
-        result = session.run()[0]
-        result = replace(result, notes=(*result.notes, note))
-        if writer is not None:
+        with _finished(writer), service.preserving():
+            session = WorkloadSession(
+                study,
+                workload,
+                recorder=writer,
+                log_folder=folder / "logs",
+                scratch=folder / "scratch",
+                listener=ignore_events,
+                chance=random.Random(),
+                processes_of=partial(_ThisProcess, service=service),
+            )
+            result = session.run()[0]
+            result = replace(result, notes=(*result.notes, note))
             writer.add_comparison(result)
-        return result
+            return result
 
 
 @contextmanager
-def _finished(writer: RunWriter | None) -> Iterator[None]:
+def _finished(writer: RunWriter) -> Iterator[None]:
     """Record how the block ended."""
     state = "failed"
     try:
@@ -166,5 +142,4 @@ def _finished(writer: RunWriter | None) -> Iterator[None]:
         state = "interrupted"
         raise
     finally:
-        if writer is not None:
-            writer.finish(state)
+        writer.finish(state)

@@ -245,8 +245,6 @@ def _cells(one: BatchTry) -> tuple[str, ...]:
     )
 
 
-__all__ = ["LARGEST_TRIED", "OnTry", "find_batch_size", "with_largest_batches"]
-
 LARGEST_TRIED: Final = 1024
 """Default of the largest size to try."""
 OnTry = Callable[[BatchTry], None]

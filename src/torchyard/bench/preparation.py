@@ -127,10 +127,6 @@ class PreparationState:
         """Whether results were checked, so that blocks vary their inputs and keep results."""
         return bool(self.accuracy)
 
-    def is_comparable(self, variant: Variant) -> bool:
-        """Whether results of the variant's timed calls can be compared with eager code."""
-        return variant.name in self.comparable
-
     def add_failure(self, variant: Variant, text: str) -> None:
         """Record a wrong result found during or after timing."""
         accuracy = self.accuracy[variant.name]
@@ -212,7 +208,7 @@ def check_accuracy(
     prepared.add_findings(candidate, record)
     if record.get("comparable"):
         prepared.comparable.add(candidate.name)
-    if prepared.varied == "none" and prepared.is_comparable(candidate):
+    if prepared.varied == "none" and candidate.name in prepared.comparable:
         text = "was checked with one set of input values only: the workload accepts no others"
         prepared.notes.append((candidate.name, text))
 
@@ -246,7 +242,7 @@ def recheck(
             variant=variant.name,
             varied=prepared.varied,
             accepted=prepared.accepted.get(variant.name),
-            values=prepared.is_comparable(variant),
+            values=variant.name in prepared.comparable,
             more=launch == 0,
         )
     except VariantFailed as failed:

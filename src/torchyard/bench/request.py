@@ -7,7 +7,7 @@ Values are checked where they are read, so that an error can name the option or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,9 @@ class SpecText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadChoice:
-    """One workload, or a whole suite if it has no name."""
+class WorkloadSettings:
+    """Settings of one workload, or of all workloads of a request."""
 
-    where: str
-    suite: str
-    name: str = ""
     modes: tuple[Mode, ...] = ()
     device: str | None = None
     batch_size: int | None = None
@@ -39,12 +36,26 @@ class WorkloadChoice:
     eval_mode: bool | None = None
     ranks: int | None = None
     nodes: int | None = None
-    parameters: tuple[tuple[str, Scalar], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """The part of a study that one source sets."""
+class WorkloadChoice(WorkloadSettings):
+    """One workload, or a whole suite if it has no name."""
+
+    where: str
+    suite: str
+    name: str = ""
+    parameters: tuple[tuple[str, Scalar], ...] = ()
+
+    def overridden(self, settings: WorkloadSettings) -> WorkloadChoice:
+        """Return the choice with all settings that are given."""
+        given = {one.name: getattr(settings, one.name) for one in fields(WorkloadSettings)}
+        return replace(self, **{key: one for key, one in given.items() if one not in (None, ())})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(WorkloadSettings):
+    """The part of a study that one source sets; its workload settings override those of each workload."""
 
     name: str = ""
     targets: dict[str, Target] = field(default_factory=dict)
@@ -57,14 +68,6 @@ class Request:
     """How the workload's file and `files` are run."""
     precision: Precision | None = None
     workloads: tuple[WorkloadChoice, ...] = ()
-    modes: tuple[Mode, ...] = ()
-    """Overrides the modes of every workload; the next six fields also apply to all workloads."""
-    device: str | None = None
-    batch_size: int | None = None
-    optimizer_step: bool | None = None
-    eval_mode: bool | None = None
-    ranks: int | None = None
-    nodes: int | None = None
     budget: dict[str, Any] = field(default_factory=dict)
     """Fields of `Budget` that are set."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -73,26 +76,11 @@ class Request:
 
 def merge(below: Request, above: Request) -> Request:
     """Merge two requests; `above` takes precedence, and tables are merged by name."""
-    return replace(
-        below,
-        name=above.name or below.name,
-        targets={**below.targets, **above.targets},
-        environments={**below.environments, **above.environments},
-        baseline=above.baseline or below.baseline,
-        candidates=above.candidates or below.candidates,
-        files=above.files or below.files,
-        backend=above.backend or below.backend,
-        precision=above.precision or below.precision,
-        workloads=above.workloads or below.workloads,
-        modes=above.modes or below.modes,
-        device=below.device if above.device is None else above.device,
-        batch_size=above.batch_size if above.batch_size is not None else below.batch_size,
-        optimizer_step=(
-            above.optimizer_step if above.optimizer_step is not None else below.optimizer_step
-        ),
-        eval_mode=above.eval_mode if above.eval_mode is not None else below.eval_mode,
-        ranks=above.ranks if above.ranks is not None else below.ranks,
-        nodes=above.nodes if above.nodes is not None else below.nodes,
-        budget={**below.budget, **above.budget},
-        settings={**below.settings, **above.settings},
-    )
+    merged: dict[str, Any] = {}
+    for one in fields(Request):
+        own, value = getattr(below, one.name), getattr(above, one.name)
+        if isinstance(value, dict):
+            merged[one.name] = {**own, **value}
+        else:
+            merged[one.name] = own if value == one.default else value
+    return Request(**merged)

@@ -15,7 +15,7 @@ from typing import Final
 
 from torchyard.bench.launch import LaunchProcesses, threads_of
 from torchyard.bench.preparation import PreparationState, verify_block
-from torchyard.core.block import Block
+from torchyard.core.block import Block, GuardReading
 from torchyard.core.study import SCRIPT_SUITE, RelocationMethod, Variant
 from torchyard.machine.guards import block_check
 from torchyard.machine.guards.block_check import ProbeBaseline
@@ -96,6 +96,7 @@ def run_rounds(
     checked_before, check_s_before = prepared.checked_calls, prepared.check_s
     usual = ProbeBaseline() if usual is None else usual
     usual.begin_launch()
+    timer = _BlockTimer(processes, prepared, launch, gpu, watch, usual, device_users)
     while time.monotonic() - started < seconds or not enough_rounds(rounds, clean, min_rounds):
         if method != "off" and rounds % relocate_every == 0:
             before = time.monotonic()
@@ -107,20 +108,7 @@ def run_rounds(
         before = time.monotonic()
         draw = chance.randrange(1, 2**31) if prepared.is_checked else None
         blocks = [
-            _block(
-                processes,
-                variant,
-                prepared,
-                launch,
-                rounds,
-                position,
-                placements,
-                gpu,
-                watch,
-                usual,
-                draw,
-                device_users,
-            )
+            timer.time(variant, number=rounds, position=position, placement=placements, draw=draw)
             for position, variant in enumerate(order)
         ]
         round_s = time.monotonic() - before
@@ -150,7 +138,7 @@ def _verify(
 ) -> None:
     """Check the results kept in this round's blocks."""
     for variant in processes.variants:
-        if prepared.is_comparable(variant):
+        if variant.name in prepared.comparable:
             verify_block(processes, variant, prepared, f"launch {launch + 1}, block {rounds}")
 
 
@@ -177,74 +165,79 @@ def _block_limit_s(processes: LaunchProcesses) -> float:
     return settings.step_limit_s if is_script else settings.block_limit_s
 
 
-def _block(
-    processes: LaunchProcesses,
-    variant: Variant,
-    prepared: PreparationState,
-    launch: int,
-    number: int,
-    position: int,
-    placement: int,
-    gpu: GpuGuard,
-    watch: HostGuards | None,
-    usual: ProbeBaseline,
-    draw: int | None,
-    device_users: Callable[[], int],
-) -> Block:
-    plan = prepared.plans[variant.name]
-    expected_s = plan.iterations * prepared.iteration_ns[variant.name] / 1e9
-    users = device_users()
-    if watch is not None:
-        watch.begin()
-    answer = processes.ask(
-        variant,
-        "block",
-        phase="timing",
-        limit_s=_block_limit_s(processes) + 20 * expected_s,
-        variant=variant.name,
-        inner=plan.inner,
-        samples=plan.samples,
-        prime=plan.prime,
-        settle=processes.several_processes,
-        flush_l2=processes.settings.flush_l2,
-        probe=processes.workload.device == "cpu",
-        draw=draw,
-        varied=prepared.varied,
-    )
-    host_readings = watch.end() if watch is not None else {}
-    reading = usual.beside(
-        variant.name, block_check.reading_from(answer["readings"], host_readings)
-    )
-    gpu_reading = gpu.read()
-    if gpu_reading is not None:
-        reading = replace(
-            reading,
-            sm_clock_mhz=gpu_reading.sm_clock_mhz,
-            throttle_reasons=gpu_reading.throttle_reasons,
-            gpu_temperature_c=gpu_reading.temperature_c,
-            gpu_power_w=gpu_reading.power_w,
-            other_gpu_processes=gpu_reading.other_processes,
+@dataclass(frozen=True)
+class _BlockTimer:
+    """Times the blocks of one launch."""
+
+    processes: LaunchProcesses
+    prepared: PreparationState
+    launch: int
+    gpu: GpuGuard
+    watch: HostGuards | None
+    usual: ProbeBaseline
+    device_users: Callable[[], int]
+
+    def time(
+        self, variant: Variant, *, number: int, position: int, placement: int, draw: int | None
+    ) -> Block:
+        """Time the block of a variant in one round, with the readings of the guards."""
+        processes = self.processes
+        plan = self.prepared.plans[variant.name]
+        expected_s = plan.iterations * self.prepared.iteration_ns[variant.name] / 1e9
+        users = self.device_users()
+        if self.watch is not None:
+            self.watch.begin()
+        answer = processes.ask(
+            variant,
+            "block",
+            phase="timing",
+            limit_s=_block_limit_s(processes) + 20 * expected_s,
+            variant=variant.name,
+            inner=plan.inner,
+            samples=plan.samples,
+            prime=plan.prime,
+            settle=processes.several_processes,
+            flush_l2=processes.settings.flush_l2,
+            probe=processes.workload.device == "cpu",
+            draw=draw,
+            varied=self.prepared.varied,
         )
-    if users := max(users, device_users()):
-        others = reading.other_gpu_processes or 0
-        reading = replace(reading, other_gpu_processes=max(users, others))
-    samples = tuple(float(sample) for sample in answer["samples_ns"])
-    return Block(
-        launch=launch,
-        round=number,
-        position=position,
-        variant=variant.name,
-        seat=placement,
-        inner=int(answer["inner"]),
-        samples_ns=samples,
-        started_ns=int(answer["started_ns"]),
-        wall_ns=int(answer["wall_ns"]),
-        guard=reading,
-        dirty=block_check.judge(
-            reading,
-            wall_ns=int(answer["wall_ns"]),
-            samples=len(samples),
-            threads=processes.workload.ranks
-            * threads_of(variant, processes.settings, processes.workload.ranks_per_node),
-        ),
-    )
+        host_readings = self.watch.end() if self.watch is not None else {}
+        reading = block_check.reading_from(answer["readings"], host_readings)
+        reading = self._with_gpu(self.usual.beside(variant.name, reading), users)
+        samples = tuple(float(sample) for sample in answer["samples_ns"])
+        wall_ns = int(answer["wall_ns"])
+        ranks = processes.workload.ranks
+        threads = threads_of(variant, processes.settings, processes.workload.ranks_per_node)
+        return Block(
+            launch=self.launch,
+            round=number,
+            position=position,
+            variant=variant.name,
+            seat=placement,
+            inner=int(answer["inner"]),
+            samples_ns=samples,
+            started_ns=int(answer["started_ns"]),
+            wall_ns=wall_ns,
+            guard=reading,
+            dirty=block_check.judge(
+                reading, wall_ns=wall_ns, samples=len(samples), threads=ranks * threads
+            ),
+        )
+
+    def _with_gpu(self, reading: GuardReading, users: int) -> GuardReading:
+        """Add the readings of the GPU; `users` counts other processes that used it before the block."""
+        gpu_reading = self.gpu.read()
+        if gpu_reading is not None:
+            reading = replace(
+                reading,
+                sm_clock_mhz=gpu_reading.sm_clock_mhz,
+                throttle_reasons=gpu_reading.throttle_reasons,
+                gpu_temperature_c=gpu_reading.temperature_c,
+                gpu_power_w=gpu_reading.power_w,
+                other_gpu_processes=gpu_reading.other_processes,
+            )
+        if users := max(users, self.device_users()):
+            others = reading.other_gpu_processes or 0
+            reading = replace(reading, other_gpu_processes=max(users, others))
+        return reading

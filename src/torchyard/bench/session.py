@@ -52,7 +52,6 @@ from torchyard.machine.facts import read_facts
 from torchyard.machine.guards.block_check import ProbeBaseline, guard_states
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.machine.guards.host_guards import HostGuards
-from torchyard.machine.knob import Machine
 from torchyard.process.templates import TemplateSource
 from torchyard.process.timing_turn import TimingTurn
 from torchyard.stats.estimate import decided, interim_result
@@ -88,7 +87,6 @@ class WorkloadSession(SessionData):
         scratch: Path,
         listener: Listener,
         chance: random.Random,
-        machine: Machine | None = None,
         turn: TimingTurn | None = None,
         cache: Path | None = None,
         templates: TemplateSource | None = None,
@@ -124,7 +122,7 @@ class WorkloadSession(SessionData):
         self._turn = TimingTurn() if turn is None else turn
         self._gate = LaunchGate() if gate is None else gate
         self._progress = SessionProgress(self._clock, compiled=compiled, began=self._active_s)
-        self._watch = HostGuards(machine)
+        self._watch = HostGuards()
         self._usual = ProbeBaseline()
         self._gpu = GpuGuard(
             workload.device,
@@ -470,6 +468,7 @@ class WorkloadSession(SessionData):
         timing: LaunchTiming,
     ) -> None:
         settings = self._study.settings
+        gpu_state = {} if self._workload.device == "cpu" else {"GPU": self._gpu.why_not}
         self._recorder.add_launch(
             {
                 "workload": self._workload.label,
@@ -494,7 +493,7 @@ class WorkloadSession(SessionData):
                 },
                 "guards": guard_states(
                     [block.guard for block in self._blocks if block.launch == number],
-                    self._watch.states | self._gpu_state(),
+                    self._watch.states | gpu_state,
                 ),
             }
         )
@@ -505,9 +504,6 @@ class WorkloadSession(SessionData):
             return {}
         cores = {"timed": self._turn.reserved, "preparing": self._turn.preparing}
         return {"cores": {name: cpu_list(cpus) for name, cpus in cores.items()}}
-
-    def _gpu_state(self) -> dict[str, str]:
-        return {} if self._workload.device == "cpu" else {"GPU": self._gpu.why_not}
 
     def _say(self, kind: EventKind, text: str) -> None:
         self._listener(

@@ -171,18 +171,8 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
         )
     workloads: dict[Workload, None] = {}
     for choice in request.workloads:
-        batch_size = request.batch_size if request.batch_size is not None else choice.batch_size
-        step = choice.optimizer_step if request.optimizer_step is None else request.optimizer_step
-        for workload in expand(
-            replace(choice, batch_size=batch_size),
-            modes=request.modes or choice.modes or ("inference",),
-            device=_device(request, choice),
-            optimizer_step=bool(step),
-            eval_mode=bool(choice.eval_mode if request.eval_mode is None else request.eval_mode),
-            ranks=choice.ranks if request.ranks is None else request.ranks,
-            nodes=choice.nodes if request.nodes is None else request.nodes,
-        ):
-            workloads[workload] = None
+        settled = replace(choice.overridden(request), device=_device(request, choice))
+        workloads.update(dict.fromkeys(expand(settled)))
     if not workloads:
         raise NothingToDo(
             "the request selects no workload",

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from torchyard.bench.request import Request, Scalar, SpecText, WorkloadChoice
 from torchyard.bench.variant_text import check_cores, check_memory
 from torchyard.bench.workload_text import check_suite, choose_workload, located
-from torchyard.core.number_checks import CHECKS, Check
+from torchyard.core.number_checks import CHECKS
 from torchyard.core.records import decode
 from torchyard.core.study import (
     Environment,
@@ -226,16 +226,12 @@ def read_study_file(path: Path) -> Request:
 
 def read_study_tables(path: Path) -> StudyFile:
     """Return the tables of a study file, checked against the dataclasses above."""
-    raw = _load(path)
+    raw = read_toml(path, what="study file")
     for table in raw["workloads"] if isinstance(raw.get("workloads"), list) else ():
         # One mode may be written without brackets.
         if isinstance(table, dict) and isinstance(table.get("mode"), str):
             table["mode"] = [table["mode"]]
     return located_errors(path, lambda: decode(StudyFile, raw, where=""))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    return read_toml(path, what="study file")
 
 
 def located_errors(path: Path, work: Callable[[], T]) -> T:
@@ -286,23 +282,16 @@ def _target(name: str, table: TargetTable, folder: Path) -> Target:
 def _environment(name: str, table: EnvironmentTable, folder: Path) -> Environment:
     where = f"environments.{name}"
     check_name(name, where=where)
-    threads = table.threads
-    if threads is not None:
-        threads = CHECKS["threads"].read(threads, where=f"{where}.threads")
-    instances = 1
-    if table.instances is not None:
-        instances = CHECKS["instances"].read(table.instances, where=f"{where}.instances")
     return Environment(
         name=name,
         cores=check_cores(table.cores, where=f"{where}.cores"),
         memory=check_memory(table.memory, where=f"{where}.memory"),
-        instances=instances,
         variables=tuple((key, str(value)) for key, value in table.variables.items()),
         preload=tuple(
             library if "/" not in library else str(folder / Path(library).expanduser())
             for library in table.preload
         ),
-        threads=threads,
+        **_numbers(table, where, "threads", "instances"),
     )
 
 
@@ -319,38 +308,29 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
         chosen = choose_workload(spec)
         suite, name = chosen.suite, chosen.name
         parameters = chosen.parameters + located(suite, parameters, folder=folder)
-    batch_size = table.batch_size
-    if batch_size is not None:
-        batch_size = CHECKS["batch_size"].read(batch_size, where=f"{where}.batch-size")
-    ranks, nodes = table.ranks, table.nodes
-    if ranks is not None:
-        ranks = CHECKS["ranks"].read(ranks, where=f"{where}.ranks")
-    if nodes is not None:
-        nodes = CHECKS["nodes"].read(nodes, where=f"{where}.nodes")
     return WorkloadChoice(
         where=f"{path}: {where}",
         suite=suite,
         name=name,
         modes=modes_named(table.mode),
         device=table.device,
-        batch_size=batch_size,
         optimizer_step=table.optimizer_step,
         eval_mode=table.eval_mode,
-        ranks=ranks,
-        nodes=nodes,
         parameters=parameters,
+        **_numbers(table, where, "batch_size", "ranks", "nodes"),
     )
 
 
 def _checked(table: BudgetTable | SettingsTable, where: str) -> dict[str, Any]:
-    checked: dict[str, Any] = {}
-    for key, value in vars(table).items():
-        if value is None:
-            continue
-        check: Check | None = CHECKS.get(key)
-        if check is None:
-            checked[key] = value
-        else:
-            place = f"{where}.{key.replace('_', '-')}"
-            checked[check.field_name] = check.read(value, where=place)
-    return checked
+    values = {key: value for key, value in vars(table).items() if value is not None}
+    others = {key: value for key, value in values.items() if key not in CHECKS}
+    return {**others, **_numbers(table, where, *(key for key in values if key in CHECKS))}
+
+
+def _numbers(table: object, where: str, *keys: str) -> dict[str, Any]:
+    """Return the numbers of a table that are given, checked, by the name of the field that each sets."""
+    return {
+        CHECKS[key].field_name: CHECKS[key].read(value, where=f"{where}.{key.replace('_', '-')}")
+        for key in keys
+        if (value := getattr(table, key)) is not None
+    }

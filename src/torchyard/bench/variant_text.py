@@ -85,11 +85,6 @@ class Parts:
     """The interpreter that Torchyard runs in."""
     default_precision: Precision = "float32"
 
-    @property
-    def default_target(self) -> Target:
-        """The first named target, else the interpreter that Torchyard runs in."""
-        return next(iter(self.targets.values()), self.here)
-
     def words(self) -> list[str]:
         """Return all texts that are a valid part."""
         named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, DEFAULT_TARGET]
@@ -140,7 +135,10 @@ def parse_variant(spec: SpecText, parts: Parts) -> Variant:
         name=spec.text,
         target=_target(parts_by_kind.get("target"), parts),
         backend=backend,
-        precision=_precision(parts_by_kind.get("precision"), parts),
+        precision=next(
+            (one for one in PRECISIONS if one == parts_by_kind.get("precision")),
+            parts.default_precision,
+        ),
         environment=environment if threads is None else _with_threads(environment, threads),
         options=tuple(sorted(item for item in chosen_options.items() if not _is_off(*item))),
     )
@@ -231,13 +229,9 @@ def _aspects(variant: Variant) -> tuple[str, str, str, str, str]:
 
 
 def _target(name: str | None, parts: Parts) -> Target:
-    if name is None:
-        return parts.default_target
+    if name is None:  # the first named target, else the interpreter that Torchyard runs in
+        return next(iter(parts.targets.values()), parts.here)
     return parts.targets.get(name, parts.here)
-
-
-def _precision(name: str | None, parts: Parts) -> Precision:
-    return next((word for word in PRECISIONS if word == name), parts.default_precision)
 
 
 def _recognize(word: str, spec: SpecText, parts: Parts) -> tuple[Kind, str]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torchyard.bench.request import Scalar, SpecText, WorkloadChoice
 from torchyard.core.number_checks import CHECKS
@@ -216,16 +216,7 @@ def check_suite(suite: str, *, where: str) -> None:
         )
 
 
-def expand(
-    choice: WorkloadChoice,
-    *,
-    modes: tuple[Mode, ...],
-    device: str,
-    optimizer_step: bool,
-    eval_mode: bool = False,
-    ranks: int | None = None,
-    nodes: int | None = None,
-) -> list[Workload]:
+def expand(choice: WorkloadChoice) -> list[Workload]:
     """Return every workload of a choice: the whole suite if it names none, one per mode and shape.
 
     For a whole suite, modes that a workload does not support are skipped; a named workload must
@@ -235,22 +226,11 @@ def expand(
     _check_parameters(choice)
     choice, *others = grid_of(choice, parse_parameter_value)
     if others:
-        return [
-            workloads
-            for each in (choice, *others)
-            for workloads in expand(
-                each,
-                modes=modes,
-                device=device,
-                optimizer_step=optimizer_step,
-                eval_mode=eval_mode,
-                ranks=ranks,
-                nodes=nodes,
-            )
-        ]
+        return [workload for each in (choice, *others) for workload in expand(each)]
     if RANKS in dict(choice.parameters):
-        choice, nodes = _take_count(choice, NODES, nodes)
-    choice, ranks = _take_count(choice, RANKS, ranks)
+        choice = _with_count(choice, NODES)
+    choice = _with_count(choice, RANKS)
+    device = choice.device or "cpu"
     checkout: list[str] = []
     if choice.suite == SUITE:
         choice = with_checkout(choice)
@@ -272,7 +252,7 @@ def expand(
     offered = offered or dict.fromkeys(checkout or [choice.name], any_modes)
     workloads: list[Workload] = []
     for name, offered_modes in offered.items():
-        for mode in modes:
+        for mode in choice.modes or ("inference",):
             if mode not in offered_modes:
                 if not choice.name:
                     continue
@@ -288,28 +268,29 @@ def expand(
                     mode=mode,
                     device=device,
                     batch_size=choice.batch_size,
-                    optimizer_step=optimizer_step and mode == "training",
-                    eval_mode=eval_mode and mode == "training",
-                    ranks=ranks,
-                    nodes=1 if nodes is None else nodes,
+                    optimizer_step=bool(choice.optimizer_step) and mode == "training",
+                    eval_mode=bool(choice.eval_mode) and mode == "training",
+                    ranks=choice.ranks or 1,
+                    nodes=choice.nodes or 1,
                     parameters=choice.parameters,
                 )
             )
     return workloads
 
 
-def _take_count(choice: WorkloadChoice, name: str, count: int | None) -> tuple[WorkloadChoice, int]:
-    """Return the number of ranks or nodes, and the choice without the parameter that gives it."""
+def _with_count(choice: WorkloadChoice, name: str) -> WorkloadChoice:
+    """Return the choice with the number of ranks or nodes that one of its parameters gives."""
     parameters = dict(choice.parameters)
     if name not in parameters:
-        return choice, 1 if count is None else count
-    value = parameters.pop(name)
+        return choice
+    value, count = parameters.pop(name), getattr(choice, name)
     own = int(CHECKS[name].read(value, where=f"{choice.where}: {name}"))
     if count not in (None, own):
         raise UsageError(
             f"{choice.where}: {name}={own} and --{name} {count} are given", hint="keep one of them"
         )
-    return replace(choice, parameters=tuple(parameters.items())), own
+    counts: dict[str, Any] = {name: own}
+    return replace(choice, parameters=tuple(parameters.items()), **counts)
 
 
 def _check_generation(choice: WorkloadChoice, mode: Mode) -> None:

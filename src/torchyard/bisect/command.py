@@ -197,8 +197,7 @@ def bisect(
     from torchyard.bench.commands.options import checked_numbers
     from torchyard.bisect.assembly import request_of_options, slurm_options
     from torchyard.bisect.model import open_folder
-    from torchyard.bisect.page import outcome_page
-    from torchyard.bisect.report import issue_text, outcome_json, outcome_text
+    from torchyard.bisect.report import issue_text, outcome_json, outcome_page, outcome_text
     from torchyard.bisect.search import search_budget
     from torchyard.errors import Untrustworthy
 

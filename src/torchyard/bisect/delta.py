@@ -117,7 +117,11 @@ class DeltaSearch:
         self._limit = max(math.log1p(self._budget.margin), LOSS_SHARE * abs(self._difference))
         complete = True
         try:
-            minimize(self._current, self._keeps, self._smaller)
+            minimize(
+                self._current,
+                lambda indices: self._test(_bits(indices)).result == "keeps",
+                self._smaller,
+            )
             parts = self._parts()
             effect = None if self._failures else self._confirm()
         except _TimeUp:
@@ -140,9 +144,6 @@ class DeltaSearch:
 
     def _smaller(self, indices: tuple[int, ...]) -> None:
         self._current = indices
-
-    def _keeps(self, indices: tuple[int, ...]) -> bool:
-        return self._test(_bits(indices)).result == "keeps"
 
     def _test(self, bits: int) -> SetTest:
         if bits == self._all:
@@ -202,7 +203,7 @@ class DeltaSearch:
             if self._ends.time_is_up():
                 raise _TimeUp
             what = f"test {len(self._tests) + 1}" if other else "confirmation"
-            shown = f"{len(_indices(bits))} of {self._count} settings"
+            shown = f"{bits.bit_count()} of {self._count} settings"
             self._experiment.listener(f"{what}: {shown}, pair {rounds + 1}", None)
             self._round(tuple(names))
         return False
@@ -294,10 +295,6 @@ class DeltaSearch:
 
 def _bits(indices: Iterable[int]) -> int:
     return sum(1 << index for index in indices)
-
-
-def _indices(bits: int) -> list[int]:
-    return [index for index in range(bits.bit_length()) if bits >> index & 1]
 
 
 def _inverse(effect: Effect) -> Effect:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from torchyard.bisect.environments import PackageEnvironments
 from torchyard.bisect.model import Ready, Revision, SearchFolder, Setting
@@ -145,18 +145,19 @@ RunSetup = Callable[[Invocation], None]
 """Run `--setup`, if there is one; raises if it fails."""
 
 
-class Places(Protocol):
+class Places:
     """A family of places; names are those of revisions in a search."""
 
     def prepare(self, name: str, setup: RunSetup) -> Invocation:
         """Make a place unless it exists, run the setup once, and return how programs start there."""
+        raise NotImplementedError
 
     def remove(self) -> None:
-        """Remove what is not worth keeping after a search that is decided."""
+        """Remove what other searches cannot use, after a search that is decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GitPlaces:
+class GitPlaces(Places):
     """A worktree for each revision."""
 
     repository: Repository
@@ -186,7 +187,7 @@ class GitPlaces:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleasePlaces:
+class ReleasePlaces(Places):
     """A virtual environment for each version of a package."""
 
     package: str
@@ -199,12 +200,9 @@ class ReleasePlaces:
         packages = (f"{self.package}=={name}", *self.others)
         return _in_environment(self.environments, name, packages, {}, setup)
 
-    def remove(self) -> None:
-        """Environments stay: other searches use them."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class SettingPlaces:
+class SettingPlaces(Places):
     """Sets of settings; a name is the set of the settings that have the bad value (`settings_of`)."""
 
     settings: Sequence[Setting]
@@ -222,9 +220,6 @@ class SettingPlaces:
             place = _in_environment(self.environments, name, packages, variables, setup)
             replacements = {**place.replacements, **replacements}
         return Invocation(folder=Path.cwd(), variables=variables, replacements=replacements)
-
-    def remove(self) -> None:
-        """Environments stay: other searches use them."""
 
 
 def settings_of(name: str, settings: Sequence[Setting]) -> list[tuple[Setting, str | None]]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from torchyard.bench.program_session import RunWatch, block_of_run, command_of, failure_of_run
@@ -51,12 +50,7 @@ class ProgramRounds:
         self._starter = self._open.enter_context(ProgramStarter())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def measure(self, revisions: Sequence[Revision], number: int) -> Round:
@@ -72,7 +66,7 @@ class ProgramRounds:
 
     def _block(self, commit: str, number: int, position: int) -> Block:
         self._watch.begin()
-        run = self._run(commit)
+        run = self._start(self._argv, commit, "timing", self._invocations[commit])
         block = block_of_run(run, self._watch.end(), number, position, commit)
         if self._metric == "time":
             return block
@@ -99,9 +93,6 @@ class ProgramRounds:
         if self._metric in {"time", "printed"}:
             self._start(self._argv, commit, "timing", invocation)
         self._invocations[commit] = invocation
-
-    def _run(self, commit: str) -> ProgramRun:
-        return self._start(self._argv, commit, "timing", self._invocations[commit])
 
     def _start(
         self, argv: Sequence[str], commit: str, phase: str, invocation: Invocation

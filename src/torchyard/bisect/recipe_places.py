@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.bisect.model import Ready, Request, RevisionFailed, SearchFolder
-from torchyard.bisect.places import Invocation, RunSetup
+from torchyard.bisect.places import Invocation, Places, RunSetup
 from torchyard.builds.commands.run import build_request
 from torchyard.builds.plan import BuildListener
 from torchyard.builds.recipe import Recipe
@@ -83,7 +83,7 @@ def check_build(request: Request, name: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipePlaces:
+class RecipePlaces(Places):
     """A build for each revision or version; programs start in the current folder."""
 
     request: Request
@@ -121,6 +121,3 @@ class RecipePlaces:
                 "build": str(outcome.folder.folder),
             },
         )
-
-    def remove(self) -> None:
-        """Builds stay: other searches use them."""

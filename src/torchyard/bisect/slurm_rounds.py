@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from torchyard.bisect.ends import Measure
@@ -65,12 +64,7 @@ class SlurmRounds:
         self._executor.cancel()  # jobs of a process that was killed
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._executor.cancel()
 
     def measure(self, revisions: Sequence[Revision], number: int) -> Round:

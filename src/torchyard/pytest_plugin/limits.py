@@ -17,7 +17,6 @@ from torchyard.results.compare.compare_sides import compare_sides
 from torchyard.results.compare.model import CrossRow
 from torchyard.results.compare.sides import Rules, Side
 from torchyard.results.gate.decision import Gate, run_gate
-from torchyard.results.gate.model import read_limit
 from torchyard.results.run_reader import Run, read_run
 
 
@@ -27,11 +26,6 @@ class Check:
 
     outcome: Literal["pass", "note", "fail"]
     text: str = ""
-
-
-def read(limit: str | float) -> float:
-    """Return the limit of a marker as a fraction."""
-    return read_limit(limit, where="limit")
 
 
 def could_not_decide(comparison: Comparison) -> bool:

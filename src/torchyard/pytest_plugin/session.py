@@ -101,10 +101,11 @@ class TestComparisons:
         from torchyard.api.comparing import compare, seconds_of
         from torchyard.presentation.wording import speedup_text
         from torchyard.pytest_plugin import limits
+        from torchyard.results.gate.model import read_limit
 
         limit = None
         if "limit" in self._settings:
-            limit = limits.read(self._settings["limit"])
+            limit = read_limit(self._settings["limit"], where="limit")
         self._count += 1
         name = self._item.nodeid + (f" #{self._count}" if self._count > 1 else "")
         asked_for = self._item.config.getoption("torchyard_time")

@@ -19,7 +19,10 @@ def reduced_text(result: Reduced) -> str:
     lines = [
         f"reduced     {format_count(result.operators_before, 'operator')} to {len(result.operators)}"
         + ("" if result.complete else ", the time is used up"),
-        *(f"            {_times(count)}{one_line(name)}" for name, count in names.items()),
+        *(
+            f"            {f'{count} x ' if count > 1 else ''}{one_line(name)}"
+            for name, count in names.items()
+        ),
     ]
     if result.sizes:
         lines.append("dimensions  " + ", ".join(f"{old} -> {new}" for old, new in result.sizes))

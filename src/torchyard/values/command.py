@@ -246,11 +246,11 @@ def _workload(options: dict[str, Any]) -> Any:
     spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
     choice = choose_workload(spec)
     device = check_device(options["device"], where="--device", kinds=PROFILED_DEVICES)
-    workload = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
+    settings = {"modes": (options["mode"],), "batch_size": options["batch_size"]}
+    workload = expand(replace(choice, device=device, optimizer_step=True, **settings))[0]
     if workload.ranks > 1:
         raise UsageError("values does not support several ranks", hint="remove ranks=N")
-    size = options["batch_size"]
-    return replace(workload, batch_size=size) if size is not None else workload
+    return workload
 
 
 if TYPE_CHECKING:

@@ -54,11 +54,7 @@ class Allocation:
     def of(cls, fields: list[Any]) -> Allocation:
         """Return the allocation of a worker's answer."""
         name, sources, size_bytes = fields
-        return cls(
-            name=str(name),
-            sources=tuple(Source.of(one) for one in sources),
-            size_bytes=int(size_bytes),
-        )
+        return cls(name=name, sources=tuple(map(Source.of, sources)), size_bytes=size_bytes)
 
 
 def memory_sites(
@@ -394,10 +390,9 @@ class AttributionSession:
         return fmean(one for one in samples if one <= limit_ns), bool(dirty)
 
     def _ask(
-        self, processes: LaunchProcesses, asked: Variant, verb: str, /, **fields: object
+        self, processes: LaunchProcesses, asked: Variant, verb: str, /, **fields: Any
     ) -> dict[str, Any]:
-        limit_s = self._settings.step_limit_s
-        return processes.ask(asked, verb, phase="timing", limit_s=limit_s, **fields)
+        return processes.ask(asked, verb, phase="timing", **fields)
 
     def _say(self, text: str, number: int) -> None:
         self._listener(

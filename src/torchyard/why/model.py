@@ -35,16 +35,8 @@ class Source:
     @classmethod
     def of(cls, fields: list[Any]) -> Source:
         """Return the source operator of a worker's answer."""
-        phase, module, kind, file, line, text, operator = fields
-        return cls(
-            phase=str(phase),
-            module=str(module),
-            kind=str(kind),
-            file=str(file),
-            line=int(line),
-            text=str(text),
-            operator=str(operator),
-        )
+        names = ("phase", "module", "kind", "file", "line", "text", "operator")
+        return cls(**dict(zip(names, fields, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

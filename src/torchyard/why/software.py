@@ -7,7 +7,7 @@ operators, or a table of the libraries that may serve a class of operators. The 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -183,7 +183,11 @@ def library_links(
     for part in parts:
         if part.kind != "operators":
             continue
-        kinds = [one for one in CLASSES if _has_operator(one, part.sources)]
+        kinds = [
+            one
+            for one in CLASSES
+            if any(source.operator.lstrip("_").startswith(one.operators) for source in part.sources)
+        ]
         ran = [_primitives(side, part, kinds) for side in (baseline, candidate)]
         texts = []
         if ran[0] != ran[1]:
@@ -202,10 +206,6 @@ def library_links(
             texts.append(f"{verb} {', '.join(served)}")
         if texts:
             yield part, "; ".join(texts)
-
-
-def _has_operator(one: OperatorClass, sources: Iterable[Source]) -> bool:
-    return any(source.operator.lstrip("_").startswith(one.operators) for source in sources)
 
 
 def _primitives(side: Software, part: Part, kinds: Sequence[OperatorClass]) -> Counter[str]:

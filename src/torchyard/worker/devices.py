@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import torch
 
 from torchyard.worker.host_memory import allocatable_bytes, status_bytes
-from torchyard.worker.workload import CannotBuild
+from torchyard.worker.workload import CannotBuild, first_line
 
 NAMES = "use cpu, cuda or cuda:N, or the accelerator of another target's torch"
 UNTESTED = "measured on %s, a kind of device that Torchyard was never tested on"
@@ -290,7 +290,7 @@ class AcceleratorDevice(Device):
             host_ms = (_clock() - began_ns) / 1e6
             event_ms = float(start.elapsed_time(end))
         except Exception as error:
-            return _first_line(error)
+            return first_line(error) or type(error).__name__
         if 0.5 * PROBE_S * 1e3 <= event_ms <= 1.1 * host_ms + 1.0:
             return ""
         return "they measured %.2f ms in an interval of %.2f ms" % (event_ms, host_ms)
@@ -394,11 +394,6 @@ def _check_index(device: Device, count: int) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
-
-
 def accelerator_kind() -> str:
     """Return the device type of torch's accelerator; empty without one, or before torch 2.6."""
     try:
@@ -426,7 +421,7 @@ def device_of(name: str) -> Device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise CannotBuild(_first_line(error), hint=NAMES) from error
+        raise CannotBuild(first_line(error) or type(error).__name__, hint=NAMES) from error
     if device.type == "cuda":
         return CudaDevice(name)
     if device.type == "meta":

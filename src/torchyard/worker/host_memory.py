@@ -1,8 +1,8 @@
-"""Memory of the host that this process uses, and that it can still allocate."""
+"""Memory of the host that this process uses and can still allocate, and the caches of its CPUs."""
 
 import os
 import resource
-from typing import Iterator, List, Optional
+from typing import Dict, Iterator, List, Optional
 
 
 def status_bytes(name: str) -> Optional[int]:
@@ -63,3 +63,32 @@ def _number(path: str) -> Optional[int]:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def cache_sizes() -> Dict[str, int]:
+    """Return the bytes of each cache of the CPUs that this process may use, as `LEVEL of CPUS`."""
+    sizes: Dict[str, int] = {}
+    for cpu in os.sched_getaffinity(0):
+        folder = "/sys/devices/system/cpu/cpu%d/cache" % cpu
+        try:
+            for index in os.listdir(folder):
+                if index.startswith("index"):
+                    place = os.path.join(folder, index)
+                    # A cache shared by several CPUs is counted once.
+                    name = _read(place, "level") + " of " + _read(place, "shared_cpu_list")
+                    sizes[name] = bytes_of(_read(place, "size"))
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def _read(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name), encoding="ascii") as file:
+        return file.read().strip()
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of a size in the kernel's format, such as `32768K`."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    unit = text[-1:]
+    return int(text[:-1]) * units[unit] if unit in units else int(text or 0)

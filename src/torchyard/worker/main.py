@@ -25,6 +25,15 @@ _SPEED_VARIABLES = (
     *("ROCR_", "MIOPEN_", "HSA_", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_BIND_NOW", "MALLOC"),
     *("GLIBC_TUNABLES", "TCMALLOC_", "MIMALLOC_", "JE_MALLOC", "PYTHONMALLOC", "PYTHONOPTIMIZE"),
 )
+_OF_SERVICE = (
+    *("meet", "join", "reference", "judge", "warm", "block", "follow", "verify", "recheck"),
+    *("reseat", "measure", "operators"),
+)
+_OF_ATTRIBUTION = (
+    *("observe", "compile_phases", "kernel_code", "sources", "software", "instrumented"),
+)
+_OF_REDUCTION = ("capture", "lengths", "measure", "source")
+"""Verbs that are methods of the same name."""
 _AFFINITY_HINT = "use cores and NUMA nodes that are available to this process; `lscpu` lists them"
 
 
@@ -47,13 +56,10 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         channel.receive()
         channel.send(wire.error_answer("cannot-build", str(error), hint=_AFFINITY_HINT))
         return 1
-    except ImportError as error:
-        channel.receive()
-        channel.send(wire.error_answer("no-torch", str(error), traceback.format_exc()))
-        return 1
     except Exception as error:
+        text = str(error) if isinstance(error, ImportError) else _describe(error)
         channel.receive()
-        channel.send(wire.error_answer("no-torch", _describe(error), traceback.format_exc()))
+        channel.send(wire.error_answer("no-torch", text, traceback.format_exc()))
         return 1
     from torchyard.worker.bench import backends, peak
     from torchyard.worker.bench.service import WorkerService
@@ -62,34 +68,18 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: dict(facts, devices=_devices()),
         "device": service.prepare_device,
-        "meet": service.meet,
-        "join": service.join,
         "build": lambda **fields: _build(channel, service, fields),
-        "reference": service.reference,
-        "judge": service.judge,
-        "warm": service.warm,
-        "block": service.block,
-        "follow": service.follow,
-        "verify": service.verify,
-        "recheck": service.recheck,
-        "reseat": service.reseat,
-        "measure": service.measure,
-        "operators": service.operators,
-        "observe": lambda **fields: _attribution(service).observe(**fields),
-        "compile_phases": lambda: _attribution(service).compile_phases(),
-        "kernel_code": lambda **fields: _attribution(service).kernel_code(**fields),
-        "sources": lambda **fields: _attribution(service).sources(**fields),
-        "software": lambda **fields: _attribution(service).software(**fields),
-        "memory-sites": lambda **fields: _attribution(service).memory(**fields),
-        "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
-        "reduce-capture": lambda **fields: _reduction(service).capture(**fields),
-        "reduce-lengths": lambda **fields: _reduction(service).lengths(**fields),
-        "reduce-measure": lambda **fields: _reduction(service).measure(**fields),
-        "reduce-source": lambda **fields: _reduction(service).source(**fields),
         "list": service.list_names,
         "backends": lambda: {"names": backends.registered()},
         "peak": peak.answer,
+        "memory-sites": lambda **fields: _attribution(service).memory(**fields),
     }
+    for verb in _OF_SERVICE:
+        verbs[verb] = getattr(service, verb)
+    for verb in _OF_ATTRIBUTION:
+        verbs[verb] = _when_asked(_attribution, service, verb)
+    for verb in _OF_REDUCTION:
+        verbs["reduce-" + verb] = _when_asked(_reduction, service, verb)
     while True:
         try:
             request = channel.receive()
@@ -124,6 +114,15 @@ def _build(channel: wire.Channel, service: Any, fields: Dict[str, Any]) -> Any:
 
         serve(channel, **fields)
     return service.build(**fields)
+
+
+def _when_asked(owner: Callable[[Any], Any], service: Any, name: str) -> Callable[..., Any]:
+    """Return a method of an object that is created at the first request."""
+
+    def answer(**fields: Any) -> Any:
+        return getattr(owner(service), name)(**fields)
+
+    return answer
 
 
 def _attribution(service: Any) -> Any:

@@ -12,6 +12,12 @@ class CannotBuild(Exception):
         self.hint = hint
 
 
+def first_line(error: BaseException) -> str:
+    """Return the beginning of the message of an exception."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else ""
+
+
 class Traffic(NamedTuple):
     """Minimum memory traffic of one iteration: every input read and every output written once.
 

@@ -144,8 +144,7 @@ def test_a_real_search(tmp_path: Path) -> None:
     """Progress is talk on stderr, the answer is data on stdout."""
     arguments = ["kernels/layered-mlp:layers=2", "--backend", "eager", "--largest", "1"]
     completed = program("batch-size", *arguments, "--json", cwd=tmp_path)
-    assert completed.code == 0, completed.err
-    document = json.loads(completed.out)
+    document = completed.document
     assert (document["schema"], document["batch_size"], document["variants"]) == (1, 1, ["eager"])
     assert document["tries"][0]["used_bytes"] > 100 * MIB
     assert "batch size 1, eager:" in completed.err

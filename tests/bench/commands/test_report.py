@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.sample_run import estimate
 from tests.cli.command_line import call
 from torchyard.bench.commands.report import FORMATS
-from torchyard.core.comparison import Comparison, Estimate, Interval, Verdict
+from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.results.run_writer import RunWriter
 
@@ -29,26 +30,13 @@ def write_run(folder: Path) -> Path:
         workloads=(GPT,),
     )
     writer = RunWriter.create(folder, study=study, command=["torchyard"], machine={})
-    estimate = Estimate(
-        verdict=Verdict.FASTER,
-        speedup=1.25,
-        interval=Interval(low=1.2, high=1.3),
-        p_value=0.001,
-        launches=5,
-        pairs=50,
-        pairs_dropped=0,
-        launch_sd=0.01,
-        pair_sd=0.01,
-        minimum_detectable=0.02,
-        time_needed_s=10.0,
-    )
     writer.add_comparison(
         Comparison(
             workload=GPT,
             baseline="eager",
             candidate="inductor",
             verdict=Verdict.FASTER,
-            estimate=estimate,
+            estimate=estimate(Verdict.FASTER, 1.25, 0.04, launches=5, pairs=50),
         )
     )
     writer.finish("finished")
@@ -171,8 +159,7 @@ def test_json_and_another_format_exclude_each_other(capsys: Capture, home: Path)
 def test_a_copy_for_sharing(capsys: Capture, home: Path) -> None:
     open_run, shared = (call(capsys, "report", "--json", *more) for more in ((), ("--share",)))
     assert "/usr/bin/python3" in open_run.out
-    assert shared.code == 0
-    document = json.loads(shared.out)
+    document = shared.document
     assert document["run"]["shared"] is True
     assert document["study"]["baseline"]["target"]["python"] == "<path-1>"
     assert "/usr/bin/python3" not in shared.out

@@ -76,8 +76,7 @@ def test_invalid_arguments(capsys: Capture, arguments: tuple[str, ...], said: st
 def test_check_loads_each_model_in_a_process_of_its_own(capsys: Capture, checkout: Path) -> None:
     words = ("workloads", "--torchbench", str(checkout), "--check", "--mode", "training")
     completed = call(capsys, *words, "--json")
-    assert completed.code == 0
-    document = json.loads(completed.out)
+    document = completed.document
     assert (document["models"], document["checked"], document["load"]) == (3, 3, 1)
     missing, good, crashed = document["loadings"]
     assert (good["name"], good["state"], good["parameters"]) == ("tiny_cnn", "loads", 1570)

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from tests.sample_records import made_block
 from torchyard.bench.report.block_charts import (
     BASES,
     BLOCKS_DRAWN,
@@ -19,7 +20,7 @@ from torchyard.bench.report.block_charts import (
     launch_chart,
     sample_chart,
 )
-from torchyard.core.block import Block, GuardReading
+from torchyard.core.block import Block
 
 
 def block(
@@ -30,17 +31,12 @@ def block(
     dirty: tuple[str, ...] = (),
     variant: str = "",
 ) -> Block:
-    return Block(
+    return made_block(
+        variant or ("eager", "inductor")[position],
         launch=launch,
         round=round_,
         position=position,
-        variant=variant or ("eager", "inductor")[position],
-        seat=0,
-        inner=1,
         samples_ns=samples,
-        started_ns=0,
-        wall_ns=1,
-        guard=GuardReading(),
         dirty=dirty,
     )
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from tests.bench.sample_run import COMPARISONS, STUDY, write_run
+from tests.sample_records import made_block
 from torchyard.bench.outcome import Spent, make_comparison
 from torchyard.bench.preparation import PreparationState
 from torchyard.bench.report.formats import FORMATS
-from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.units import format_duration
 from torchyard.results.compare.compare_sides import same_run_rows
@@ -52,17 +52,12 @@ def measured(place: int) -> Comparison:
             for name, speedup in ((sample.baseline, 1.0), (sample.candidate, (1.12, 0.9)[place])):
                 samples = shared / speedup * np.exp(rng.normal(0.0, 0.05, 5))
                 blocks.append(
-                    Block(
+                    made_block(
+                        name,
                         launch=launch,
                         round=number,
-                        position=0,
-                        variant=name,
-                        seat=0,
-                        inner=1,
                         samples_ns=tuple(samples.tolist()),
-                        started_ns=0,
                         wall_ns=int(samples.sum()),
-                        guard=GuardReading(),
                     )
                 )
     variants = {variant.name: variant for variant in STUDY.variants}

@@ -20,10 +20,11 @@ from torchyard.bench.report.suite_summary import (
     blocks_text,
     disturbed_lines,
     guard_rows,
+    summary_lines,
     temperature_text,
     unavailable_sensors,
 )
-from torchyard.bench.report.text import comparison_table, summary_lines, to_markdown, to_text
+from torchyard.bench.report.text import comparison_table, to_markdown, to_text
 from torchyard.core.comparison import Comparison, GuardSummary, Verdict
 from torchyard.core.study import Workload
 from torchyard.presentation.wording import title_of, workload_text

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.sample_run import EAGER, INDUCTOR, TARGET, estimate, write_run
+from tests.sample_records import made_peak
 from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
-from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
+from torchyard.core.roofline import ProductRate, StreamRate
 from torchyard.core.study import MeasureSettings, Study, Variant, Workload
 from torchyard.machine.identity import machine_name
 from torchyard.results.run_reader import Run
@@ -21,13 +22,11 @@ VECTOR = Workload(suite="kernels", name="matmul-vector")
 NORM = Workload(suite="kernels", name="layer-norm", mode="training")
 GPT = Workload(suite="models", name="gpt")
 
-PEAK = MachinePeak(
+PEAK = made_peak(
+    100e9,
+    20e9,
     machine=MACHINE,
-    device="cpu",
-    precision="float32",
     threads=2,
-    flops_per_second=100e9,
-    bytes_per_second=20e9,
     products=(
         ProductRate(size=256, flops_per_second=80e9),
         ProductRate(size=1024, flops_per_second=100e9),
@@ -38,8 +37,6 @@ PEAK = MachinePeak(
         StreamRate(kind="copy", working_set_bytes=2**27, bytes_per_second=20e9),
         StreamRate(kind="triad", working_set_bytes=2**27, bytes_per_second=18e9),
     ),
-    torch_version="2.9.0",
-    measured="2026-01-02T03:04:05+00:00",
     duration_s=14.6,
     load="0.10 0.05 0.01",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call
+from tests.sample_records import made_peak
 from torchyard.bench.roofline.machine_peak import (
     PeakRequest,
     machine_of,
@@ -37,13 +37,10 @@ def peak_of_here(*, days: float = 0.0, torch_version: str | None = None) -> Mach
     """A peak of this machine with made-up rates, measured so many days ago."""
     hello = inspect_target(HERE)
     measured = datetime.now(UTC) - timedelta(days=days)
-    return MachinePeak(
+    return made_peak(
+        123e9,
+        45e9,
         machine=machine_of(read_facts(), hello, "cpu"),
-        device="cpu",
-        precision="float32",
-        threads=1,
-        flops_per_second=123e9,
-        bytes_per_second=45e9,
         products=(ProductRate(size=512, flops_per_second=123e9),),
         streams=(StreamRate(kind="copy", working_set_bytes=2**27, bytes_per_second=45e9),),
         torch_version=torch_version or str(hello["torch"]),
@@ -90,7 +87,7 @@ def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
     assert "45.0 GB/s" in completed.out
     assert "--measure measures again" in completed.out
     assert f"stored: {path}" in completed.err
-    document = json.loads(call(capsys, "machine", "peak", "--threads", "1", "--json").out)
+    document = call(capsys, "machine", "peak", "--threads", "1", "--json").document
     assert document["fresh"] is False
     assert document["kept"] == str(path)
     assert document["peak"]["flops_per_second"] == 123e9

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sample_records import made_peak
 from torchyard.bench.roofline.machine_peak import (
     FORMAT,
     age_days,
@@ -21,17 +22,12 @@ from torchyard.bench.roofline.machine_peak import (
 from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
 from torchyard.errors import NotAllowed, StepFailed
 
-PEAK = MachinePeak(
-    machine="example-2c-abcd",
-    device="cpu",
-    precision="float32",
+PEAK = made_peak(
+    1e11,
+    2e10,
     threads=2,
-    flops_per_second=1e11,
-    bytes_per_second=2e10,
     products=(ProductRate(size=512, flops_per_second=1e11),),
     streams=(StreamRate(kind="copy", working_set_bytes=2**27, bytes_per_second=2e10),),
-    torch_version="2.9.0",
-    measured="2026-01-02T03:04:05+00:00",
     notes=("a note",),
 )
 

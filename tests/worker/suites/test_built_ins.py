@@ -26,8 +26,11 @@ SMALLER: dict[str, dict[str, int]] = {
     "reduce-sum": {"width": 50},
     "reduce-max": {"width": 50},
     "elementwise-chain": {"width": 50},
-    "layered-mlp": {"layers": 20, "width": 32},
+    "layered-mlp": {"layers": 10, "width": 32},
     "optimizer-step": {"layers": 2, "width": 16},
+    "adam-step": {"layers": 2, "width": 16},
+    "adamw-step": {"layers": 2, "width": 16, "foreach": 1},
+    # Smaller images leave batch normalisation two values per channel, which it blows up.
     "resnet": {"width": 8, "size": 64, "classes": 10},
     "transformer-encoder": {"layers": 2, "width": 32, "vocabulary": 64, "length": 16},
     "unet": {"size": 32, "width": 8, "depth": 2},

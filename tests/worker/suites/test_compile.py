@@ -5,49 +5,13 @@ from typing import Any
 
 import pytest
 
-from torchyard.worker import catalog, suites
+from tests.worker.suites.test_built_ins import CASES, SMALLER
+from torchyard.worker import suites
 from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch
 
-SMALLER: dict[str, dict[str, int]] = {
-    "mlp": {"size": 8, "width": 32, "hidden": 48},
-    "matmul": {"size": 64},
-    "matmul-tall": {"height": 64},
-    "matmul-vector": {"size": 64},
-    "conv2d": {"size": 14, "channels": 16},
-    "conv2d-columns": {"size": 14, "channels": 16, "ones": 1},
-    "conv3d": {"size": 8, "channels": 4},
-    "embedding-padded": {"rows": 500},
-    "cross-entropy": {"classes": 100},
-    "adam-step": {"layers": 2, "width": 16},
-    "adamw-step": {"layers": 2, "width": 16, "foreach": 1},
-    "layered-mlp": {"layers": 10, "width": 32},
-    "optimizer-step": {"layers": 2, "width": 16},
-    # Smaller images leave batch normalisation two values per channel, which it blows up.
-    "resnet": {"width": 8, "size": 64, "classes": 10},
-    "transformer-encoder": {"layers": 1, "width": 32, "vocabulary": 64, "length": 16},
-    "unet": {"size": 16, "width": 8, "depth": 2},
-    "lstm": {"layers": 1, "width": 16, "vocabulary": 64, "length": 8},
-    "gpt": {"layers": 1, "width": 32, "vocabulary": 64, "length": 16},
-    "speech": {"layers": 1, "width": 32, "mels": 8, "frames": 20, "vocabulary": 64, "length": 8},
-    "diffusion": {"size": 8, "width": 16, "depth": 1, "length": 7, "context": 12},
-    "vision-language": {
-        "layers": 1,
-        "width": 32,
-        "size": 32,
-        "vocabulary": 64,
-        "length": 8,
-        "embedding": 16,
-    },
-}
-CASES = [
-    (suite, entry.name, mode)
-    for suite, entries in catalog.SUITES.items()
-    for entry in entries
-    for mode in entry.modes
-    if mode in ("inference", "training")
-]
+SIZES = {**SMALLER, "conv2d-columns": {**SMALLER["conv2d-columns"], "ones": 1}}
 # A kernel of each kind: the code generator takes seconds for each, and there are many alike.
 KINDS = (
     *("matmul", "mlp", "layered-mlp", "attention", "attention-grouped", "conv2d", "conv2d-columns"),
@@ -98,7 +62,7 @@ def check(suite: str, name: str, mode: str, backend: str) -> None:
     def made() -> BuiltWorkload:
         torch.manual_seed(5)
         return suites.build(
-            suite, name, mode, None if name.endswith("-step") else 2, SMALLER.get(name)
+            suite, name, mode, None if name.endswith("-step") else 2, SIZES.get(name)
         )
 
     plain, compiled = made(), made()

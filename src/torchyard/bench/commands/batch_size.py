@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from torchyard.bench.commands.options import LIMIT_OPTIONS, MODES, PLACE_OPTIONS, PRECISIONS
-from torchyard.cli.options import SectionedCommand, section
+from torchyard.cli.options import SectionedCommand, all_options, section
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
@@ -43,37 +43,32 @@ _what, _run, _how = section("What to run"), section("What to compare"), section(
 _MODES: Final = tuple(mode for mode in MODES if mode != "generate")
 
 
-def _options(command: Any) -> Any:
-    for option in reversed(
-        (
-            _what("--mode", type=click.Choice(_MODES), help="[default: inference]"),
-            _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
-            _run(
-                "--backend",
-                "backends",
-                multiple=True,
-                metavar="SPEC",
-                help="Variant that the batch must fit with. May be repeated. "
-                "[default: eager and inductor]",
-            ),
-            _run(
-                "--precision",
-                type=click.Choice(PRECISIONS),
-                help="Precision of every variant that names none. [default: float32]",
-            ),
-            *PLACE_OPTIONS,
-            _how("--largest", metavar="N", help=f"Largest size to try. [default: {LARGEST_TRIED}]"),
-            *LIMIT_OPTIONS,
-            _how("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-        )
-    ):
-        command = option(command)
-    return command
+_OPTIONS: Final = (
+    _what("--mode", type=click.Choice(_MODES), help="[default: inference]"),
+    _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
+    _run(
+        "--backend",
+        "backends",
+        multiple=True,
+        metavar="SPEC",
+        help="Variant that the batch must fit with. May be repeated. "
+        "[default: eager and inductor]",
+    ),
+    _run(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        help="Precision of every variant that names none. [default: float32]",
+    ),
+    *PLACE_OPTIONS,
+    _how("--largest", metavar="N", help=f"Largest size to try. [default: {LARGEST_TRIED}]"),
+    *LIMIT_OPTIONS,
+    _how("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+)
 
 
 @click.command("batch-size", cls=SectionedCommand, help=_HELP)
 @click.argument("workload", metavar="WORKLOAD")
-@_options
+@all_options(_OPTIONS)
 @common_options
 def batch_size(workload: str, as_json: bool, **options: Any) -> int:
     """Run the search and print its result."""

@@ -32,6 +32,7 @@ def plan_text(study: Study) -> str:
     """Describe variants, workloads, budget and settings, with every default spelled out."""
     budget, settings = study.budget, study.settings
     rows = len(study.candidates) * len(study.workloads)
+    layout = "paired layout" if settings.paired_layout else "independent layouts"
     limit = settings.memory_limit_bytes
     lines = [f"study {study.name}", "", "baseline"]
     lines += _variant(study.baseline)
@@ -57,7 +58,7 @@ def plan_text(study: Study) -> str:
             f"  blocks of {_seconds(settings.block_s)}, seed {settings.seed},"
             f" threads {settings.threads or 'one per core'}"
         ),
-        f"  data relocation {settings.reseat}, {_layout(settings.paired_layout)},"
+        f"  data relocation {settings.reseat}, {layout},"
         f" accuracy {'checked' if settings.check_accuracy else 'not checked'}"
         + (", L2 flushed" if settings.flush_l2 else ""),
         (
@@ -108,10 +109,6 @@ def _environment(environment: Environment) -> list[str]:
     if environment.instances > 1:
         lines.append(f"    {environment.instances} parallel instances")
     return lines
-
-
-def _layout(paired: bool) -> str:
-    return "paired layout" if paired else "independent layouts"
 
 
 def _seconds(duration_s: float) -> str:
@@ -232,8 +229,8 @@ class BenchSession:
     def print_table(self) -> None:
         """Print the verdicts as a table that fits the terminal, followed by the summary."""
         from torchyard.bench.report.generation import generation_lines
-        from torchyard.bench.report.suite_summary import disturbed_lines
-        from torchyard.bench.report.text import comparison_table, summary_lines
+        from torchyard.bench.report.suite_summary import disturbed_lines, summary_lines
+        from torchyard.bench.report.text import comparison_table
 
         console = data_console()
         budget = self.study.budget

@@ -213,11 +213,9 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
         ),
         baseline=spec_of_option(baseline, "--baseline", folder) if baseline is not None else None,
         device=options.get("device"),
-        batch_size=checked_numbers(options, "batch_size").get("batch_size"),
         optimizer_step=options.get("optimizer_step"),
         eval_mode=options.get("eval_mode"),
-        ranks=checked_numbers(options, "ranks").get("ranks"),
-        nodes=checked_numbers(options, "nodes").get("nodes"),
+        **checked_numbers(options, "batch_size", "ranks", "nodes"),
         budget=checked_numbers(options, "time", "precision_goal", "margin", "max_launches"),
         settings={
             **checked_numbers(options, "threads", "seed", "memory_limit", "step_limit"),
@@ -427,9 +425,8 @@ _OPTIONS: Final = (
 )
 
 
-def bench_options(command: F) -> F:
-    """Add the options of `bench`, except those common to all commands."""
-    return all_options(_OPTIONS)(command)
+bench_options: Final = all_options(_OPTIONS)
+"""Adds the options of `bench`, except those common to all commands."""
 
 
 def request_of_options(options: dict[str, Any]) -> Any:

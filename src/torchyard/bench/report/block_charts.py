@@ -18,14 +18,30 @@ from typing import Any, Final, TypeVar
 from torchyard.core.block import Block
 from torchyard.presentation.chart_layout import speedup_axis
 from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.vega_spec import (
+    Spec,
+    calculated,
+    category,
+    layer,
+    mark,
+    parameters,
+    quantity,
+    scale,
+)
 
-_SIDES: Final = {
-    "domain": ["baseline", "candidate"],
-    "range": ["var(--baseline)", "var(--candidate)"],
-}
-_SHAPES: Final = {"domain": ["baseline", "candidate"], "range": ["circle", "triangle-up"]}
+_SIDES: Final = scale(["baseline", "candidate"], ["var(--baseline)", "var(--candidate)"])
+_SHAPES: Final = scale(["baseline", "candidate"], ["circle", "triangle-up"])
+_VARIANT: Final = calculated("variant", "datum.side == 'b' ? 'baseline' : 'candidate'")
+_OF_SIDE: Final[Spec] = {"field": "variant", "scale": _SIDES, "legend": None}
+_SHAPE_OF_SIDE: Final[Spec] = {"field": "variant", "scale": _SHAPES, "legend": None}
 
-_LAUNCH_BANDS: Final[dict[str, Any]] = {
+
+def _tooltip(**titles: str) -> Any:
+    """Return the tooltip with these fields, each with its title."""
+    return [{"field": field, "title": title} for field, title in titles.items()]
+
+
+_LAUNCH_BANDS: Final[Spec] = {
     "transform": [
         {
             "aggregate": [
@@ -34,164 +50,128 @@ _LAUNCH_BANDS: Final[dict[str, Any]] = {
             ],
             "groupby": ["launch"],
         },
-        {"calculate": "datum.first - 0.5", "as": "left"},
-        {"calculate": "datum.last + 0.5", "as": "right"},
+        calculated("left", "datum.first - 0.5"),
+        calculated("right", "datum.last + 0.5"),
     ],
     "layer": [
-        {
-            "transform": [{"filter": "datum.launch % 2 == 1"}],
-            "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
-            "encoding": {
-                "x": {"field": "left", "type": "quantitative"},
-                "x2": {"field": "right"},
-            },
-        },
-        {
-            "mark": {
-                "type": "text",
-                "align": "left",
-                "baseline": "bottom",
-                "dx": 2,
-                "color": "var(--muted)",
-                "fontSize": 10,
-            },
-            "encoding": {
-                "x": {"field": "left", "type": "quantitative"},
-                "y": {"value": -2},
-                "text": {"field": "launch", "type": "quantitative"},
-            },
-        },
+        layer(
+            mark("rect", color="var(--band)", opacity=1),
+            transform=[{"filter": "datum.launch % 2 == 1"}],
+            x=quantity("left"),
+            x2={"field": "right"},
+        ),
+        layer(
+            mark("text", align="left", baseline="bottom", dx=2, color="var(--muted)", fontSize=10),
+            x=quantity("left"),
+            y={"value": -2},
+            text=quantity("launch"),
+        ),
     ],
 }
 
-_ORDER_AXIS: Final[dict[str, Any]] = {
-    "field": "order",
-    "type": "quantitative",
-    "title": "in chronological order; launches numbered above",
-    "scale": {"nice": False, "padding": 4},
-    "axis": {"grid": False, "labels": False, "ticks": False},
-}
+_ORDER_AXIS: Final = quantity(
+    "order",
+    title="in chronological order; launches numbered above",
+    scale={"nice": False, "padding": 4},
+    axis={"grid": False, "labels": False, "ticks": False},
+)
 
-_SAMPLES: Final[dict[str, Any]] = {
+_SAMPLES: Final[Spec] = {
     "width": "container",
     "height": 190,
-    "params": [{"name": "reasons", "value": [""]}, {"name": "unit", "value": ""}],
+    "params": parameters(reasons=[""], unit=""),
     "transform": [
         {"flatten": ["time"]},
         {"window": [{"op": "row_number", "as": "order"}]},
-        {"calculate": "datum.side == 'b' ? 'baseline' : 'candidate'", "as": "variant"},
-        {"calculate": "reasons[datum.dirty]", "as": "reason"},
-        {"calculate": "datum.dirty > 0 ? 'disturbed: ' + datum.reason : 'clean'", "as": "block"},
-        {"calculate": "format(datum.time, '.4~g') + ' ' + unit", "as": "said"},
+        _VARIANT,
+        calculated("reason", "reasons[datum.dirty]"),
+        calculated("block", "datum.dirty > 0 ? 'disturbed: ' + datum.reason : 'clean'"),
+        calculated("said", "format(datum.time, '.4~g') + ' ' + unit"),
     ],
     "layer": [
         _LAUNCH_BANDS,
-        {
-            "mark": {"type": "point", "size": 24, "filled": False},
-            "encoding": {
-                "x": _ORDER_AXIS,
-                "y": {
-                    "field": "time",
-                    "type": "quantitative",
-                    "scale": {"zero": False, "padding": 6},
-                    "title": None,
-                    "axis": {"labelExpr": "datum.label + ' ' + unit", "tickCount": 5},
-                },
-                "stroke": {"field": "variant", "scale": _SIDES, "legend": None},
-                "fill": {"field": "variant", "scale": _SIDES, "legend": None},
-                "shape": {"field": "variant", "scale": _SHAPES, "legend": None},
-                "fillOpacity": {
-                    "condition": {"test": "datum.dirty > 0", "value": 0},
-                    "value": 0.75,
-                },
-                "strokeWidth": {"condition": {"test": "datum.dirty > 0", "value": 1.1}, "value": 0},
-                "tooltip": [
-                    {"field": "variant", "title": "variant"},
-                    {"field": "said", "title": "time"},
-                    {"field": "launch", "title": "launch"},
-                    {"field": "block", "title": "block"},
-                ],
-            },
-        },
+        layer(
+            mark("point", size=24, filled=False),
+            x=_ORDER_AXIS,
+            y=quantity(
+                "time",
+                scale={"zero": False, "padding": 6},
+                title=None,
+                axis={"labelExpr": "datum.label + ' ' + unit", "tickCount": 5},
+            ),
+            stroke=_OF_SIDE,
+            fill=_OF_SIDE,
+            shape=_SHAPE_OF_SIDE,
+            fillOpacity={"condition": {"test": "datum.dirty > 0", "value": 0}, "value": 0.75},
+            strokeWidth={"condition": {"test": "datum.dirty > 0", "value": 1.1}, "value": 0},
+            tooltip=_tooltip(variant="variant", said="time", launch="launch", block="block"),
+        ),
     ],
 }
 
-_LAUNCHES: Final[dict[str, Any]] = {
+_LAUNCHES: Final[Spec] = {
     "width": "container",
     "height": 170,
-    "params": [
-        {"name": "low", "value": 1},
-        {"name": "high", "value": 1},
-        {"name": "speedup", "value": 1},
-        {"name": "bottom", "value": 0.9},
-        {"name": "top", "value": 1.1},
-        {"name": "ticks", "value": [1]},
-    ],
-    "transform": [
-        {"flatten": ["ratio"]},
-    ],
+    "params": parameters(low=1, high=1, speedup=1, bottom=0.9, top=1.1, ticks=[1]),
+    "transform": [{"flatten": ["ratio"]}],
     "layer": [
-        {
-            "data": {"values": [{}]},
-            "transform": [
-                {"calculate": "low", "as": "low"},
-                {"calculate": "high", "as": "high"},
-            ],
-            "mark": {
-                "type": "rect",
-                "color": "var(--accent)",
-                "opacity": {"expr": "high > low ? 0.16 : 0"},
+        layer(
+            mark("rect", color="var(--accent)", opacity={"expr": "high > low ? 0.16 : 0"}),
+            values=[{}],
+            transform=[calculated("low", "low"), calculated("high", "high")],
+            y=quantity("low"),
+            y2={"field": "high"},
+        ),
+        layer(
+            mark("rule", color="var(--muted)", strokeDash=[3, 3], clip=True),
+            values=[{"one": 1}],
+            y=quantity("one"),
+        ),
+        layer(
+            mark(
+                "rule",
+                color="var(--accent)",
+                strokeWidth=1.5,
+                opacity={"expr": "speedup > bottom ? 1 : 0"},
+            ),
+            values=[{}],
+            transform=[calculated("speedup", "speedup")],
+            y=quantity("speedup"),
+        ),
+        layer(
+            mark("tick", thickness=1.3, size=13, color="var(--muted)"),
+            x={
+                "field": "launch",
+                "type": "ordinal",
+                "title": "launch",
+                "axis": {"labelAngle": 0, "labelOverlap": True, "ticks": False},
             },
-            "encoding": {
-                "y": {"field": "low", "type": "quantitative"},
-                "y2": {"field": "high"},
-            },
-        },
-        {
-            "data": {"values": [{"one": 1}]},
-            "mark": {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "clip": True},
-            "encoding": {"y": {"field": "one", "type": "quantitative"}},
-        },
-        {
-            "data": {"values": [{}]},
-            "transform": [{"calculate": "speedup", "as": "speedup"}],
-            "mark": {
-                "type": "rule",
-                "color": "var(--accent)",
-                "strokeWidth": 1.5,
-                "opacity": {"expr": "speedup > bottom ? 1 : 0"},
-            },
-            "encoding": {"y": {"field": "speedup", "type": "quantitative"}},
-        },
-        {
-            "mark": {"type": "tick", "thickness": 1.3, "size": 13, "color": "var(--muted)"},
-            "encoding": {
-                "x": {
-                    "field": "launch",
-                    "type": "ordinal",
-                    "title": "launch",
-                    "axis": {"labelAngle": 0, "labelOverlap": True, "ticks": False},
+            y=quantity(
+                "ratio",
+                title=None,
+                scale={
+                    "type": "log",
+                    "nice": False,
+                    "domainMin": {"expr": "bottom"},
+                    "domainMax": {"expr": "top"},
                 },
-                "y": {
-                    "field": "ratio",
-                    "type": "quantitative",
-                    "title": None,
-                    "scale": {
-                        "type": "log",
-                        "nice": False,
-                        "domainMin": {"expr": "bottom"},
-                        "domainMax": {"expr": "top"},
-                    },
-                    "axis": {
-                        "values": {"expr": "ticks"},
-                        "labelExpr": "format(datum.value, '.4~g') + 'x'",
-                    },
+                axis={
+                    "values": {"expr": "ticks"},
+                    "labelExpr": "format(datum.value, '.4~g') + 'x'",
                 },
-                "opacity": {"value": 0.75},
-            },
-        },
-        {
-            "transform": [
+            ),
+            opacity={"value": 0.75},
+        ),
+        layer(
+            mark(
+                "point",
+                size=70,
+                opacity=1,
+                color="var(--candidate)",
+                stroke="var(--card)",
+                strokeWidth=1.2,
+            ),
+            transform=[
                 {
                     "aggregate": [
                         {"op": "max", "field": "middle", "as": "middle"},
@@ -199,65 +179,41 @@ _LAUNCHES: Final[dict[str, Any]] = {
                     ],
                     "groupby": ["launch"],
                 },
-                {"calculate": "format(datum.middle, '.3f') + 'x'", "as": "said"},
+                calculated("said", "format(datum.middle, '.3f') + 'x'"),
             ],
-            "mark": {
-                "type": "point",
-                "size": 70,
-                "opacity": 1,
-                "color": "var(--candidate)",
-                "stroke": "var(--card)",
-                "strokeWidth": 1.2,
-            },
-            "encoding": {
-                "x": {"field": "launch", "type": "ordinal"},
-                "y": {"field": "middle", "type": "quantitative"},
-                "tooltip": [
-                    {"field": "launch", "title": "launch"},
-                    {"field": "said", "title": "speedup"},
-                ],
-            },
-        },
+            x={"field": "launch", "type": "ordinal"},
+            y=quantity("middle"),
+            tooltip=_tooltip(launch="launch", said="speedup"),
+        ),
     ],
 }
 
-_DISTURBANCES: Final[dict[str, Any]] = {
+_DISTURBANCES: Final[Spec] = {
     "width": "container",
     "height": 20,
-    "params": [{"name": "reasons", "value": [""]}],
-    "transform": [
-        {"flatten": ["why"]},
-        {"calculate": "reasons[datum.why]", "as": "reason"},
-        {"calculate": "datum.side == 'b' ? 'baseline' : 'candidate'", "as": "variant"},
-    ],
+    "params": parameters(reasons=[""]),
+    "transform": [{"flatten": ["why"]}, calculated("reason", "reasons[datum.why]"), _VARIANT],
     "layer": [
         _LAUNCH_BANDS,
-        {
-            "transform": [{"filter": "datum.why > 0"}],
-            "mark": {"type": "point", "size": 34, "opacity": 0.9},
-            "encoding": {
-                "x": _ORDER_AXIS,
-                "y": {
-                    "field": "reason",
-                    "type": "nominal",
-                    "title": None,
-                    "axis": {
-                        "grid": True,
-                        "labelLimit": 150,
-                        "labelColor": "var(--text)",
-                        "ticks": False,
-                        "domain": False,
-                    },
+        layer(
+            mark("point", size=34, opacity=0.9),
+            transform=[{"filter": "datum.why > 0"}],
+            x=_ORDER_AXIS,
+            y=category(
+                "reason",
+                title=None,
+                axis={
+                    "grid": True,
+                    "labelLimit": 150,
+                    "labelColor": "var(--text)",
+                    "ticks": False,
+                    "domain": False,
                 },
-                "color": {"field": "variant", "scale": _SIDES, "legend": None},
-                "shape": {"field": "variant", "scale": _SHAPES, "legend": None},
-                "tooltip": [
-                    {"field": "reason", "title": "reason"},
-                    {"field": "variant", "title": "variant"},
-                    {"field": "launch", "title": "launch"},
-                ],
-            },
-        },
+            ),
+            color=_OF_SIDE,
+            shape=_SHAPE_OF_SIDE,
+            tooltip=_tooltip(reason="reason", variant="variant", launch="launch"),
+        ),
     ],
 }
 
@@ -315,13 +271,13 @@ def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
         if (times := [b.median_ns for b in shown if (b.variant == baseline) is side])
     ]
     edge = _edge_of(blocks, max(middles, default=1.0))
-    scale, unit = next((s, u) for s, u in _UNITS if max(middles, default=1.0) >= s or s == 1.0)
+    unit_ns, unit = next((s, u) for s, u in _UNITS if max(middles, default=1.0) >= s or s == 1.0)
     reasons = _Reasons()
     rows: list[list[object]] = []
     beyond = 0
     for block, samples in zip(shown, taken, strict=True):
         beyond += sum(sample > edge for sample in samples)
-        times = [_short(min(sample, edge) / scale) for sample in samples]
+        times = [_short(min(sample, edge) / unit_ns) for sample in samples]
         side = "b" if block.variant == baseline else "c"
         rows.append([block.launch + 1, side, reasons.of(block.dirty), times])
     title = "Samples in chronological order"
@@ -330,15 +286,14 @@ def sample_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
         if len(shown) < len(blocks):
             title += f", in {len(shown):,} of {len(blocks):,} blocks"
     if beyond:
-        title += f"; {beyond} slower than {_short(edge / scale):g} {unit} are drawn at the top edge"
+        title += (
+            f"; {beyond} slower than {_short(edge / unit_ns):g} {unit} are drawn at the top edge"
+        )
     return ChartData(
         base="samples",
         own={
             "data": _table(("launch", "side", "dirty", "time"), rows),
-            "params": [
-                {"name": "reasons", "value": reasons.texts},
-                {"name": "unit", "value": unit},
-            ],
+            "params": parameters(reasons=reasons.texts, unit=unit),
         },
         title=f"{title}. Hollow marks are from disturbed blocks.",
         description="Time of each sample of both variants, in chronological order",
@@ -381,14 +336,14 @@ def launch_chart(
         base="launches",
         own={
             "data": _table(("launch", "middle", "ratio"), rows),
-            "params": [
-                {"name": "low", "value": _short(low) if low else bottom},
-                {"name": "high", "value": _short(high) if high else bottom},
-                {"name": "speedup", "value": _short(speedup) if speedup else bottom},
-                {"name": "bottom", "value": bottom},
-                {"name": "top", "value": round(math.exp(ends.high), 6)},
-                {"name": "ticks", "value": [_short(number) for number in ends.numbers]},
-            ],
+            "params": parameters(
+                low=_short(low) if low else bottom,
+                high=_short(high) if high else bottom,
+                speedup=_short(speedup) if speedup else bottom,
+                bottom=bottom,
+                top=round(math.exp(ends.high), 6),
+                ticks=[_short(number) for number in ends.numbers],
+            ),
         },
         title=title,
         description="Speedup of each launch and of its pairs; the numbers are listed below",
@@ -402,11 +357,10 @@ def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
     dirty = [place for place, block in enumerate(blocks) if block.dirty]
     kept = set(_evenly_spaced(dirty, BLOCKS_DRAWN))
     # The first and the last block of each launch set its width.
-    ends = {
-        place
-        for _, group in groupby(range(len(blocks)), key=lambda place: blocks[place].launch)
-        for place in _ends(list(group))
-    }
+    ends: set[int] = set()
+    for _, group in groupby(range(len(blocks)), key=lambda place: blocks[place].launch):
+        places = list(group)
+        ends |= {places[0], places[-1]}
     for place in sorted(kept | ends):
         block = blocks[place]
         side = "b" if block.variant == baseline else "c"
@@ -420,7 +374,7 @@ def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
         own={
             "height": _REASON_HEIGHT * max(1, len(reasons.texts) - 1),
             "data": _table(("order", "launch", "side", "why"), rows),
-            "params": [{"name": "reasons", "value": reasons.texts}],
+            "params": parameters(reasons=reasons.texts),
         },
         title=title,
         description="Blocks that the guards found disturbed, by reason, in chronological order",
@@ -469,10 +423,6 @@ def _evenly_spaced(items: Sequence[T], count: int) -> list[T]:
     if len(items) <= count:
         return list(items)
     return [items[place * len(items) // count] for place in range(max(1, count))]
-
-
-def _ends(places: Sequence[int]) -> tuple[int, int]:
-    return places[0], places[-1]
 
 
 def _short(number: float) -> float:

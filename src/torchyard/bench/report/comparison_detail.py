@@ -83,7 +83,8 @@ def comparison_part(
     precision_goal: float,
 ) -> dict[str, Any]:
     """Return the template variables of one comparison."""
-    estimate = comparison.estimate if _has_number(comparison) else None
+    estimate = comparison.estimate
+    estimate = estimate if estimate is not None and estimate.launches else None
     counts = comparison.state not in WITHOUT_SPEED
     shown = "{}".format if counts else "({})".format
     effects = effects_of(comparison, blocks)
@@ -151,10 +152,6 @@ def _cost_cells(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _has_number(comparison: Comparison) -> bool:
-    return comparison.estimate is not None and comparison.estimate.launches > 0
-
-
 def _charts(
     comparison: Comparison, estimate: Estimate | None, blocks: Sequence[Block]
 ) -> list[ChartData]:
@@ -182,20 +179,11 @@ def _charts(
 
 def _metric_rows(*variants: VariantMetrics) -> list[tuple[str, list[str]]]:
     """Return the metrics of both variants: one row per metric, one cell per variant."""
-    batches = [_shown(variant, "batch_size", variant.batch_size) for variant in variants]
     rows = [
-        *([("batch size", batches)] if any(variant.batch_size for variant in variants) else []),
-        *(
-            [("loss", [one_line(variant.loss) for variant in variants])]
-            if any(variant.loss for variant in variants)
-            else []
-        ),
+        ("batch size", [_shown(variant, "batch_size", variant.batch_size) for variant in variants]),
+        ("loss", [one_line(variant.loss) or ABSENT for variant in variants]),
         ("iteration time", [time_text(variant) for variant in variants]),
-        *(
-            [("CPU time", [_cpu_time(variant) for variant in variants])]
-            if any(variant.cpu_time_ns is not None for variant in variants)
-            else []
-        ),
+        ("CPU time", [_duration(variant.cpu_time_ns) for variant in variants]),
         ("compile time, cold cache", [_seconds(variant, "compile_cold_s") for variant in variants]),
         ("compile time, warm cache", [_seconds(variant, "compile_warm_s") for variant in variants]),
         ("peak memory", [_memory(variant) for variant in variants]),
@@ -221,8 +209,8 @@ def _seconds(metrics: VariantMetrics, name: str) -> str:
     return _shown(metrics, name, None if seconds is None else f"{seconds:.3g} s")
 
 
-def _cpu_time(metrics: VariantMetrics) -> str:
-    return ABSENT if metrics.cpu_time_ns is None else format_duration(metrics.cpu_time_ns)
+def _duration(time_ns: float | None) -> str:
+    return ABSENT if time_ns is None else format_duration(time_ns)
 
 
 def _memory(metrics: VariantMetrics) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import StringIO
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from torchyard.bench.report.generation import generations
 from torchyard.bench.report.page import to_html
@@ -347,14 +347,7 @@ def _ratio(baseline: VariantMetrics, candidate: VariantMetrics) -> float | None:
     return baseline.peak_memory_bytes / candidate.peak_memory_bytes
 
 
-class Render(Protocol):
-    """A report format."""
-
-    def __call__(self, run: Run) -> str:
-        """Return the whole report of a run."""
-
-
-FORMATS: Final[Mapping[str, Render]] = {
+FORMATS: Final[Mapping[str, Callable[[Run], str]]] = {
     "terminal": to_text,
     "markdown": to_markdown,
     "csv": to_csv,

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard.bench.report.block_charts import BASES
@@ -56,6 +57,7 @@ from torchyard.presentation.vega import (
     runtime_link,
     runtime_script,
 )
+from torchyard.presentation.vega_spec import Spec
 from torchyard.presentation.wording import (
     MARKS,
     about_duration,
@@ -174,6 +176,9 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
     script = asset("report.js") + (asset("charts.js") if drawn_later else "")
     inlined = [runtime_script()] if drawn_later and frame is None else []
     scripts = [asset("theme.js"), script, *inlined]
+    runtime: Markup | str = ""
+    if drawn_later:
+        runtime = packed_runtime() if frame is None else runtime_link(frame.runtime)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -223,7 +228,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             ],
             lazy_chart=lazy_chart,
             bases=chart_bases(BASES) if drawn_later else "",
-            runtime=_runtime(frame) if drawn_later else "",
+            runtime=runtime,
             navigation=frame.navigation if frame else "",
             shared_scripts=f" {SHARED_SCRIPTS}" if frame else "",
             style=style,
@@ -246,10 +251,6 @@ def _user_files(run: Run) -> list[tuple[str, str]]:
     return list(names.items())
 
 
-def _runtime(frame: Frame | None) -> Markup:
-    return packed_runtime() if frame is None else runtime_link(frame.runtime)
-
-
 def _environment() -> Environment:
     environment = template_engine()
     environment.filters["number"] = number_text
@@ -261,39 +262,33 @@ def _environment() -> Environment:
 
 def _forests(run: Run) -> list[tuple[str, Markup]]:
     """Return the forest plot for wide and for narrow screens, each with its class."""
-    budget = run.study.budget
-    means = suite_means(run.comparisons, confidence=1 - budget.alpha)
-    description = forest_description(run.comparisons, margin=budget.margin)
-    return [
-        (
-            shape,
-            inline_chart(
-                forest_spec(run.comparisons, means, margin=budget.margin, narrow=narrow),
-                title="",
-                description=description,
-            ),
-        )
-        for shape, narrow in _SCREENS
-    ]
+    margin, alpha = run.study.budget.margin, run.study.budget.alpha
+    means = suite_means(run.comparisons, confidence=1 - alpha)
+    return _on_screens(
+        partial(forest_spec, run.comparisons, means, margin=margin),
+        description=forest_description(run.comparisons, margin=margin),
+    )
 
 
 def _verdict_bars(suites: Sequence[SuiteRow]) -> list[tuple[str, Markup]]:
     """Return the bars of verdicts for wide and for narrow screens, each with its class."""
+    return _on_screens(
+        partial(verdicts_spec, suites),
+        title="Verdicts by suite",
+        description="Share of each verdict by suite; the numbers are in the table above",
+    )
+
+
+def _on_screens(
+    spec: Callable[..., Spec], *, description: str, title: str = ""
+) -> list[tuple[str, Markup]]:
+    screens = {"wide-screen": False, "narrow-screen": True}
     return [
-        (
-            shape,
-            inline_chart(
-                verdicts_spec(suites, narrow=narrow),
-                title="Verdicts by suite",
-                description="Share of each verdict by suite; the numbers are in the table above",
-            ),
-        )
-        for shape, narrow in _SCREENS
+        (name, inline_chart(spec(narrow=narrow), title=title, description=description))
+        for name, narrow in screens.items()
     ]
 
 
-_SCREENS: Final = (("wide-screen", False), ("narrow-screen", True))
-"""Class of a chart, and whether it is for narrow screens."""
 _COLUMNS: Final = (
     ("label", "Workload"),
     ("candidate", "Candidate"),

@@ -15,6 +15,15 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.units import format_percent
 from torchyard.presentation.chart_layout import axis_numbers, numbers_of, speedup_axis
 from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.vega_spec import (
+    Spec,
+    category,
+    layer,
+    mark,
+    parameters,
+    quantity,
+    scale,
+)
 from torchyard.presentation.wording import MARKS, number_text, speedup_text, title_of
 
 ROWS_NAMED: Final = 40
@@ -44,7 +53,7 @@ def forest_spec(
     *,
     margin: float,
     narrow: bool = False,
-) -> dict[str, Any]:
+) -> Spec:
     """Return the forest plot: speedups with intervals, fastest first, then untrusted ones, then the means.
 
     More than `ROWS_NAMED` comparisons are drawn as one curve. For narrow screens, name and numbers
@@ -57,9 +66,7 @@ def forest_spec(
     if len(plotted) > ROWS_NAMED:
         return _curve_spec(plotted, margin=margin, width=_NARROW_WIDTH if narrow else _CURVE_WIDTH)
     several = len({one.candidate for one in plotted}) > 1
-    rows: list[dict[str, Any]] = [
-        _row(place, one, several=several) for place, one in enumerate(plotted)
-    ]
+    rows: list[Spec] = [_row(place, one, several=several) for place, one in enumerate(plotted)]
     rows += [
         {
             "place": len(plotted) + index,
@@ -82,10 +89,9 @@ def forest_spec(
         )
     # Rows are keyed by position, because two rows may have the same label.
     names = {str(row["place"]): row["label"] for row in rows}
-    scale = {"type": "log", "domain": ends, "nice": False, "clamp": True}
     x = {
         "type": "quantitative",
-        "scale": scale,
+        "scale": {"type": "log", "domain": ends, "nice": False, "clamp": True},
         "title": "speedup over the baseline (logarithmic)",
         "axis": {
             "values": axis.numbers,
@@ -99,122 +105,98 @@ def forest_spec(
         "field": "place",
         "type": "ordinal",
         "title": None,
-        "axis": None
-        if narrow
-        else {
-            "labelExpr": "names[datum.value]",
-            "labelLimit": _LABEL_WIDTH,
-            "labelColor": "var(--text)",
-            "labelFontSize": 12,
-            "ticks": False,
-            "domain": False,
-            "labelPadding": 10,
-        },
+        "axis": None if narrow else _name_axis(_LABEL_WIDTH),
     }
-    shape = {"field": "kind", "scale": {"domain": _KINDS, "range": _SHAPES}, "legend": None}
-    color = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLORS}, "legend": None}
-    band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
+    color = {"field": "kind", "scale": scale(_KINDS, _COLORS), "legend": None}
+    hollow = "datum.kind == 'undecided' || datum.kind == 'untrusted'"
+    texts = [_text_layer(y, "text", x=_WIDTH, align="left", dx=12, color="var(--muted)")]
+    if narrow:  # on two lines above the interval
+        texts = [
+            _text_layer(y, "label", x=0, align="left", dy=-27, color="var(--text)"),
+            _text_layer(y, "text", x=0, align="left", dy=-13, color="var(--muted)"),
+        ]
     return {
         "width": _NARROW_WIDTH if narrow else _WIDTH,
         "height": {"step": _NARROW_ROW if narrow else _ROW},
         "data": {"values": rows},
-        "params": [{"name": "names", "value": names}],
+        "params": parameters(names=names),
         "layer": [
-            {
-                "data": {"values": [band]},
-                "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
-                "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}},
-            },
-            {
-                "data": {"values": [{"one": 1}]},
-                "mark": {"type": "rule", "color": "var(--muted)"},
-                "encoding": {"x": {"field": "one", "type": "quantitative"}},
-            },
-            {
-                "mark": {"type": "rule", "strokeWidth": 2.2, "strokeCap": "round"},
-                "encoding": {
-                    "x": {**x, "field": "low"},
-                    "x2": {"field": "high"},
-                    "y": y,
-                    "color": color,
-                    "strokeDash": {
-                        "condition": {"test": "datum.kind == 'untrusted'", "value": [2, 4]},
-                        "value": [1, 0],
-                    },
+            *_margin_layers("x", x, margin, ends),
+            layer(
+                mark("rule", strokeWidth=2.2, strokeCap="round"),
+                x={**x, "field": "low"},
+                x2={"field": "high"},
+                y=y,
+                color=color,
+                strokeDash={
+                    "condition": {"test": "datum.kind == 'untrusted'", "value": [2, 4]},
+                    "value": [1, 0],
                 },
-            },
-            {
-                "mark": {
-                    "type": "point",
-                    "size": 64,
-                    "opacity": 1,
-                    "strokeWidth": 1.6,
-                    "filled": False,
-                },
-                "encoding": {
-                    "x": {**x, "field": "speedup"},
-                    "y": y,
-                    "stroke": color,
-                    "shape": shape,
-                    "fill": {
-                        "condition": {
-                            "test": "datum.kind == 'undecided' || datum.kind == 'untrusted'",
-                            "value": "var(--page)",
-                        },
-                        "field": "kind",
-                        "scale": {"domain": _KINDS, "range": _COLORS},
-                        "legend": None,
-                    },
-                },
-            },
-            *(
-                _row_texts(y)
-                if narrow
-                else [_text_layer(y, "text", x=_WIDTH, align="left", dx=12, color="var(--muted)")]
             ),
+            layer(
+                mark("point", size=64, opacity=1, strokeWidth=1.6, filled=False),
+                x={**x, "field": "speedup"},
+                y=y,
+                stroke=color,
+                shape={"field": "kind", "scale": scale(_KINDS, _SHAPES), "legend": None},
+                fill={"condition": {"test": hollow, "value": "var(--page)"}, **color},
+            ),
+            *texts,
         ],
     }
 
 
-def _row_texts(y: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return name and numbers of each row on two lines above its interval."""
-    return [
-        _text_layer(y, "label", x=0, align="left", dy=-27, color="var(--text)"),
-        _text_layer(y, "text", x=0, align="left", dy=-13, color="var(--muted)"),
-    ]
-
-
-def _text_layer(y: dict[str, Any], field: str, *, x: float, **mark: Any) -> dict[str, Any]:
+def _name_axis(label_width: int) -> Spec:
+    """Return the axis of rows that have a position, with their names."""
     return {
-        "mark": {"type": "text", "fontSize": 11, "limit": _NARROW_WIDTH, **mark},
-        "encoding": {
-            "x": {"value": x},
-            "y": y,
-            "text": {"field": field, "type": "nominal"},
-        },
+        "labelExpr": "names[datum.value]",
+        "labelLimit": label_width,
+        "labelColor": "var(--text)",
+        "labelFontSize": 12,
+        "ticks": False,
+        "domain": False,
+        "labelPadding": 10,
     }
 
 
-def _curve_spec(plotted: Sequence[Comparison], *, margin: float, width: float) -> dict[str, Any]:
+def _margin_layers(channel: str, axis: Spec, margin: float, ends: Sequence[float]) -> list[Spec]:
+    """Return the band of speedups that count as the same, and the line at 1."""
+    band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
+    bounds: Spec = {channel: {**axis, "field": "low"}, f"{channel}2": {"field": "high"}}
+    line: Spec = {channel: quantity("one")}
+    return [
+        layer(mark("rect", color="var(--band)", opacity=1), values=[band], **bounds),
+        layer(mark("rule", color="var(--muted)"), values=[{"one": 1}], **line),
+    ]
+
+
+def _text_layer(y: Spec, field: str, *, x: float, **properties: Any) -> Spec:
+    return layer(
+        mark("text", fontSize=11, limit=_NARROW_WIDTH, **properties),
+        x={"value": x},
+        y=y,
+        text=category(field),
+    )
+
+
+def _curve_spec(plotted: Sequence[Comparison], *, margin: float, width: float) -> Spec:
     """Return all speedups in descending order as one curve."""
     rows = [_row(place, one, several=False) for place, one in enumerate(plotted)]
     for row in rows:
         del row["label"], row["text"]
     axis = speedup_axis([1.0, *axis_numbers(plotted)])
     ends = [math.exp(axis.low), math.exp(axis.high)]
-    kinds = [verdict.value for verdict in _PLOTTED]
     color = {
         "field": "kind",
-        "scale": {"domain": kinds, "range": _COLORS[:-1]},
+        "scale": scale(_KINDS[:-1], _COLORS[:-1]),
         "legend": {"title": None, "orient": "top", "symbolType": "square"},
     }
-    x = {
-        "field": "place",
-        "type": "quantitative",
-        "title": f"{len(rows)} comparisons, fastest first",
-        "scale": {"domain": [-1, len(rows)], "nice": False},
-        "axis": {"labels": False, "ticks": False, "grid": False},
-    }
+    x = quantity(
+        "place",
+        title=f"{len(rows)} comparisons, fastest first",
+        scale={"domain": [-1, len(rows)], "nice": False},
+        axis={"labels": False, "ticks": False, "grid": False},
+    )
     y = {
         "type": "quantitative",
         "title": "speedup (logarithmic)",
@@ -225,116 +207,82 @@ def _curve_spec(plotted: Sequence[Comparison], *, margin: float, width: float) -
             "domain": False,
         },
     }
-    band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
     return {
         "width": width,
         "height": _CURVE_HEIGHT,
         "data": {"values": rows},
         "layer": [
-            {
-                "data": {"values": [band]},
-                "mark": {"type": "rect", "color": "var(--band)", "opacity": 1},
-                "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
-            },
-            {
-                "data": {"values": [{"one": 1}]},
-                "mark": {"type": "rule", "color": "var(--muted)"},
-                "encoding": {"y": {"field": "one", "type": "quantitative"}},
-            },
-            {
-                "mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.75},
-                "encoding": {
-                    "x": x,
-                    "y": {**y, "field": "low"},
-                    "y2": {"field": "high"},
-                    "color": color,
-                },
-            },
-            {
-                "mark": {"type": "point", "size": 22, "opacity": 1},
-                "encoding": {"x": x, "y": {**y, "field": "speedup"}, "color": color},
-            },
+            *_margin_layers("y", y, margin, ends),
+            layer(
+                mark("rule", strokeWidth=1.2, opacity=0.75),
+                x=x,
+                y={**y, "field": "low"},
+                y2={"field": "high"},
+                color=color,
+            ),
+            layer(mark("point", size=22, opacity=1), x=x, y={**y, "field": "speedup"}, color=color),
         ],
     }
 
 
-def verdicts_spec(rows: Sequence[SuiteRow], *, narrow: bool = False) -> dict[str, Any]:
+def verdicts_spec(rows: Sequence[SuiteRow], *, narrow: bool = False) -> Spec:
     """Return one bar per suite and candidate, with the share of each verdict."""
     several = len({row.candidate for row in rows}) > 1
-    names: dict[str, str] = {}
-    values = []
-    for place, row in enumerate(rows):
-        names[str(place)] = one_line(row.suite + (f" · {row.candidate}" if several else ""))
-        for rank, verdict in enumerate(Verdict):
-            if count := row.counts.get(verdict, 0):
-                values.append(
-                    {
-                        "place": place,
-                        "rank": rank,
-                        "verdict": verdict.value,
-                        "share": count / row.total,
-                        "text": f"{MARKS[verdict]} {count}",
-                    }
-                )
+    names = {
+        str(place): one_line(row.suite + (f" · {row.candidate}" if several else ""))
+        for place, row in enumerate(rows)
+    }
+    values = [
+        {
+            "place": place,
+            "rank": rank,
+            "verdict": verdict.value,
+            "share": count / row.total,
+            "text": f"{MARKS[verdict]} {count}",
+        }
+        for place, row in enumerate(rows)
+        for rank, verdict in enumerate(Verdict)
+        if (count := row.counts.get(verdict, 0))
+    ]
     verdicts = [verdict.value for verdict in Verdict if any(verdict in row.counts for row in rows)]
     y = {
         "field": "place",
         "type": "ordinal",
         "title": None,
-        "axis": {
-            "labelExpr": "names[datum.value]",
-            "labelLimit": 110 if narrow else 200,
-            "labelColor": "var(--text)",
-            "labelFontSize": 12,
-            "ticks": False,
-            "domain": False,
-            "labelPadding": 10,
-        },
+        "axis": _name_axis(110 if narrow else 200),
     }
-    x = {"field": "share", "type": "quantitative", "stack": "zero", "axis": None}
+    x = quantity("share", stack="zero", axis=None)
     return {
         "width": 200 if narrow else _WIDTH,
         "height": {"step": 30},
         "data": {"values": values},
-        "params": [{"name": "names", "value": names}],
+        "params": parameters(names=names),
         "encoding": {"order": {"field": "rank"}},
         "layer": [
-            {
-                "mark": {"type": "bar", "stroke": "var(--page)", "strokeWidth": 2, "height": 22},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": {
-                        "field": "verdict",
-                        "scale": {
-                            "domain": verdicts,
-                            "range": [f"var(--{verdict})" for verdict in verdicts],
-                        },
-                        "legend": {
-                            "orient": "bottom",
-                            "title": None,
-                            "symbolType": "square",
-                            "columnPadding": 14,
-                            "columns": 3 if narrow else len(verdicts),
-                        },
+            layer(
+                mark("bar", stroke="var(--page)", strokeWidth=2, height=22),
+                x=x,
+                y=y,
+                color={
+                    "field": "verdict",
+                    "scale": scale(verdicts, [f"var(--{verdict})" for verdict in verdicts]),
+                    "legend": {
+                        "orient": "bottom",
+                        "title": None,
+                        "symbolType": "square",
+                        "columnPadding": 14,
+                        "columns": 3 if narrow else len(verdicts),
                     },
                 },
-            },
-            {
-                "transform": [{"filter": "datum.share >= 0.045"}],
-                "mark": {
-                    "type": "text",
-                    "color": "var(--page)",
-                    "fontSize": 11.5,
-                    "fontWeight": 600,
-                },
-                "encoding": {
-                    "x": {**x, "bandPosition": 0.5},
-                    "y": y,
-                    "detail": {"field": "verdict"},
-                    "text": {"field": "text", "type": "nominal"},
-                },
-            },
+            ),
+            layer(
+                mark("text", color="var(--page)", fontSize=11.5, fontWeight=600),
+                transform=[{"filter": "datum.share >= 0.045"}],
+                x={**x, "bandPosition": 0.5},
+                y=y,
+                detail={"field": "verdict"},
+                text=category("text"),
+            ),
         ],
     }
 
@@ -349,7 +297,7 @@ def forest_description(comparisons: Sequence[Comparison], *, margin: float) -> s
     )
 
 
-def _row(place: int, comparison: Comparison, *, several: bool) -> dict[str, Any]:
+def _row(place: int, comparison: Comparison, *, several: bool) -> Spec:
     estimate = comparison.estimate
     if estimate is None:  # `numbers_of` excludes these
         raise AssertionError(comparison)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torchyard.bench.timeline import phase_times
 from torchyard.core.comparison import (
@@ -24,7 +24,6 @@ from torchyard.core.comparison import (
     WITHOUT_SPEED,
     AccuracyStatus,
     Comparison,
-    Estimate,
     GuardSummary,
     Interval,
     Scope,
@@ -46,6 +45,8 @@ from torchyard.presentation.wording import (
     workload_text,
 )
 from torchyard.results.run_reader import Run
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,7 @@ def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) 
     from torchyard.stats.suite import counts_in_mean, geometric_mean
 
     means = []
-    for baseline, candidate in dict.fromkeys((one.baseline, one.candidate) for one in comparisons):
-        rows = [
-            one for one in comparisons if (one.baseline, one.candidate) == (baseline, candidate)
-        ]
+    for (baseline, candidate), rows in _grouped(comparisons, _variants).items():
         estimates = [one.estimate for one in _counted(rows) if one.estimate is not None]
         mean = geometric_mean(estimates, confidence=confidence) if estimates else None
         if mean is not None:
@@ -93,13 +91,24 @@ def suite_means(comparisons: Sequence[Comparison], *, confidence: float = 0.95) 
 def excluded_from_means(comparisons: Sequence[Comparison]) -> list[tuple[Comparison, str]]:
     """Return the comparisons that are in no mean, each with its reason."""
     excluded: list[tuple[Comparison, str]] = []
-    for baseline, candidate in dict.fromkeys((one.baseline, one.candidate) for one in comparisons):
-        rows = [
-            one for one in comparisons if (one.baseline, one.candidate) == (baseline, candidate)
-        ]
+    for rows in _grouped(comparisons, _variants).values():
         counted = {id(one) for one in _counted(rows)}
         excluded.extend((one, _reason(one)) for one in rows if id(one) not in counted)
     return excluded
+
+
+def _grouped(
+    comparisons: Sequence[Comparison], key: Callable[[Comparison], K]
+) -> dict[K, list[Comparison]]:
+    """Return the comparisons by key, in the order of the table."""
+    groups: dict[K, list[Comparison]] = defaultdict(list)
+    for one in comparisons:
+        groups[key(one)].append(one)
+    return groups
+
+
+def _variants(comparison: Comparison) -> tuple[str, str]:
+    return comparison.baseline, comparison.candidate
 
 
 def _counted(rows: Sequence[Comparison]) -> list[Comparison]:
@@ -108,11 +117,7 @@ def _counted(rows: Sequence[Comparison]) -> list[Comparison]:
 
     sound = [one for one in rows if one.state not in WITHOUT_SPEED]
     over_launches = [one for one in sound if one.estimate and counts_in_mean(one.estimate)]
-    return over_launches or [one for one in sound if _has_interval(one.estimate)]
-
-
-def _has_interval(estimate: Estimate | None) -> bool:
-    return estimate is not None and estimate.interval is not None
+    return over_launches or [one for one in sound if one.estimate and one.estimate.interval]
 
 
 def _reason(comparison: Comparison) -> str:
@@ -150,29 +155,19 @@ class SuiteRow:
 
 def suite_rows(comparisons: Sequence[Comparison], *, confidence: float) -> list[SuiteRow]:
     """Return one row per suite, baseline and candidate, in the order of the table."""
-    keys = dict.fromkeys((one.workload.suite, one.baseline, one.candidate) for one in comparisons)
+    groups = _grouped(comparisons, lambda one: (one.workload.suite, *_variants(one)))
     rows = []
-    for suite, baseline, candidate in keys:
-        suite_comparisons = [
-            one
-            for one in comparisons
-            if (one.workload.suite, one.baseline, one.candidate) == (suite, baseline, candidate)
-        ]
-        count_by_verdict = Counter(one.state for one in suite_comparisons)
-        means = suite_means(suite_comparisons, confidence=confidence)
+    for (suite, baseline, candidate), own in groups.items():
+        means = suite_means(own, confidence=confidence)
         rows.append(
             SuiteRow(
                 suite=suite,
                 baseline=baseline,
                 candidate=candidate,
-                counts={
-                    verdict: count_by_verdict[verdict]
-                    for verdict in Verdict
-                    if count_by_verdict[verdict]
-                },
+                counts=verdict_counts(own),
                 mean=means[0] if means else None,
-                passed=sum(one.passed for one in suite_comparisons),
-                not_checked=sum(one.not_checked for one in suite_comparisons),
+                passed=sum(one.passed for one in own),
+                not_checked=sum(one.not_checked for one in own),
             )
         )
     return rows
@@ -331,7 +326,8 @@ def answer_text(comparisons: Sequence[Comparison], *, confidence: float, margin:
     """Return the verdict of one comparison, or counts and geometric means of several."""
     if not comparisons:
         return "no comparisons"
-    setup = f"; {', '.join([*_devices(comparisons), _torch_text(comparisons)])}"
+    devices = dict.fromkeys(one_line(one.workload.device) for one in comparisons)
+    setup = f"; {', '.join([*devices, _torch_text(comparisons)])}"
     if all(one.workload.suite == COMMAND_SUITE for one in comparisons):
         setup = ""
     if len(comparisons) == 1:
@@ -395,10 +391,6 @@ def _measures(comparison: Comparison) -> list[str]:
     elif comparison.accuracy and comparison.accuracy.status is AccuracyStatus.LESS_ACCURATE:
         measures.append("results less accurate")
     return measures
-
-
-def _devices(comparisons: Sequence[Comparison]) -> list[str]:
-    return list(dict.fromkeys(one_line(one.workload.device) for one in comparisons))
 
 
 def _torch_text(comparisons: Sequence[Comparison]) -> str:

@@ -41,17 +41,6 @@ from torchyard.presentation.wording import (
 )
 from torchyard.results.run_reader import Run
 
-__all__ = [
-    "comparison_table",
-    "escaped",
-    "guard_lines",
-    "print_run",
-    "summary_lines",
-    "to_markdown",
-    "to_text",
-]
-
-
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table

@@ -30,6 +30,7 @@ from torchyard.presentation.chart_layout import LETTER, Box, place_labels
 from torchyard.presentation.html_page import asset
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.vega import charts_available, drawn_svg, inline_chart
+from torchyard.presentation.vega_spec import Spec, category, layer, mark, scale
 from torchyard.results.run_reader import Run
 
 WIDTH, HEIGHT = 820, 460
@@ -39,7 +40,7 @@ _RATE_LABEL: Final = "replace(format(datum.value, '~s'), regexp('([kMGTP])$'), '
 _SHAPES: Final = ("circle", "triangle-up", "square", "diamond", "cross", "triangle-down")
 
 
-def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[str, Any]:
+def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> Spec:
     """Return the roofline chart of one peak with its rows."""
     rows = roofline.placed(key)
     x_ends, y_ends = _ends(rows, peak)
@@ -63,6 +64,8 @@ def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[s
         },
     }
     names = [one_line(name) for name in variants]
+    colors = [f"var(--{color})" for color in _cycle(_COLORS, len(names))]
+    legend = {"orient": "top", "title": None}
     plane = _Plane(x_ends, y_ends)
     slanted, level, taken = plane.bound_labels(peak)
     return {
@@ -73,29 +76,16 @@ def roofline_spec(key: PeakKey, peak: MachinePeak, roofline: Roofline) -> dict[s
             _bound(_line(peak.bytes_per_second, peak, x_ends, y_ends), x, y, dashed=False),
             _texts(slanted, x, y, color="var(--muted)", angle=plane.angle),
             _texts(level, x, y, color="var(--muted)"),
-            {
-                "data": {"values": points},
-                "mark": {"type": "point", "size": 70, "opacity": 1, "strokeWidth": 1.4},
-                "encoding": {
-                    "x": {**x, "field": "intensity"},
-                    "y": {**y, "field": "rate"},
-                    "shape": {
-                        "field": "variant",
-                        "type": "nominal",
-                        "scale": {"domain": names, "range": _cycle(_SHAPES, len(names))},
-                        "legend": {"orient": "top", "title": None},
-                    },
-                    "color": {
-                        "field": "variant",
-                        "type": "nominal",
-                        "scale": {
-                            "domain": names,
-                            "range": [f"var(--{c})" for c in _cycle(_COLORS, len(names))],
-                        },
-                        "legend": {"orient": "top", "title": None},
-                    },
-                },
-            },
+            layer(
+                mark("point", size=70, opacity=1, strokeWidth=1.4),
+                values=points,
+                x={**x, "field": "intensity"},
+                y={**y, "field": "rate"},
+                shape=category(
+                    "variant", scale=scale(names, _cycle(_SHAPES, len(names))), legend=legend
+                ),
+                color=category("variant", scale=scale(names, colors), legend=legend),
+            ),
             _texts(plane.names(points, taken), x, y, color="var(--text)"),
         ],
     }
@@ -163,43 +153,21 @@ def _line(
     ]
 
 
-def _bound(
-    line: list[dict[str, float]], x: dict[str, Any], y: dict[str, Any], *, dashed: bool
-) -> dict[str, Any]:
-    mark: dict[str, Any] = {"type": "line", "color": "var(--text)", "strokeWidth": 2}
+def _bound(line: list[dict[str, float]], x: Spec, y: Spec, *, dashed: bool) -> Spec:
+    style = mark("line", color="var(--text)", strokeWidth=2)
     if dashed:
-        mark = {"type": "line", "color": "var(--muted)", "strokeWidth": 1.5, "strokeDash": [6, 4]}
-    return {
-        "data": {"values": line},
-        "mark": mark,
-        "encoding": {"x": {**x, "field": "x"}, "y": {**y, "field": "y"}},
-    }
+        style = mark("line", color="var(--muted)", strokeWidth=1.5, strokeDash=[6, 4])
+    return layer(style, values=line, x={**x, "field": "x"}, y={**y, "field": "y"})
 
 
-def _texts(
-    values: list[dict[str, Any]],
-    x: dict[str, Any],
-    y: dict[str, Any],
-    *,
-    color: str,
-    angle: float = 0.0,
-) -> dict[str, Any]:
-    return {
-        "data": {"values": values},
-        "mark": {
-            "type": "text",
-            "align": "left",
-            "baseline": "middle",
-            "fontSize": 11,
-            "color": color,
-            "angle": angle,
-        },
-        "encoding": {
-            "x": {**x, "field": "x"},
-            "y": {**y, "field": "y"},
-            "text": {"field": "text", "type": "nominal"},
-        },
-    }
+def _texts(values: list[Spec], x: Spec, y: Spec, *, color: str, angle: float = 0.0) -> Spec:
+    return layer(
+        mark("text", align="left", baseline="middle", fontSize=11, color=color, angle=angle),
+        values=values,
+        x={**x, "field": "x"},
+        y={**y, "field": "y"},
+        text=category("text"),
+    )
 
 
 class _Plane:

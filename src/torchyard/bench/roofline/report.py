@@ -7,9 +7,9 @@ rates, and the command that measures the peak is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from torchyard.bench.roofline.machine_peak import find_peak
@@ -24,7 +24,7 @@ from torchyard.core.roofline import (
 from torchyard.core.study import Variant, Workload
 from torchyard.core.units import format_bandwidth, format_bytes, format_flops
 from torchyard.machine.identity import machine_name
-from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, time_text
 from torchyard.results.run_reader import Run
 
@@ -260,8 +260,8 @@ def to_roofline_text(run: Run) -> str:
             "  torchyard bench --suite kernels",
         ]
         return "\n".join(lines) + "\n"
-    lines += _table([HEADINGS, *(cells_of(row) for row in roofline.rows)])
-    lines.append("")
+    rows = [HEADINGS, *map(cells_of, roofline.rows)]
+    lines += [aligned(rows, right=range(_TEXT_COLUMNS, len(HEADINGS))), ""]
     lines += [peak_sentence(key, peak) for key, peak in roofline.peaks]
     lines += notes_of_roofline(roofline)
     return "\n".join(lines) + "\n"
@@ -274,9 +274,9 @@ def cells_of(row: RooflineRow) -> tuple[str, ...]:
         one_line(row.name),
         one_line(row.variant),
         time_text(row.metrics),
-        _flops(row.metrics),
-        _bandwidth(row.metrics),
-        _intensity(row.metrics),
+        _rate(row.metrics.flops_per_second, partial(format_flops, per_second=True)),
+        _rate(bytes_per_second(row.metrics), format_bandwidth),
+        _rate(intensity(row.metrics), "{:.3g}".format),
         _share(attainment.roof_share) if attainment else ABSENT,
         attainment.bound if attainment else ABSENT,
     )
@@ -322,27 +322,5 @@ def _share(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 else "<1%"  # noqa: PLR2004 - below the precision shown
 
 
-def _flops(metrics: VariantMetrics) -> str:
-    rate = metrics.flops_per_second
-    return ABSENT if rate is None else format_flops(rate, per_second=True)
-
-
-def _bandwidth(metrics: VariantMetrics) -> str:
-    rate = bytes_per_second(metrics)
-    return ABSENT if rate is None else format_bandwidth(rate)
-
-
-def _intensity(metrics: VariantMetrics) -> str:
-    value = intensity(metrics)
-    return ABSENT if value is None else f"{value:.3g}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < _TEXT_COLUMNS else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+def _rate(value: float | None, text: Callable[[float], str]) -> str:
+    return ABSENT if value is None else text(value)

@@ -248,27 +248,34 @@ def resolve(backend: str) -> Backend:
         return Backend(lambda job: function(job.module), ahead=True)
     name, _, way = backend.partition(":")
     if name == "torchscript":
-        _check_way(name, way, SCRIPT_WAYS)
+        check_mode(name, way, SCRIPT_WAYS)
         return Backend(lambda job: make_torchscript(job, way or "trace"), ahead=True)
     if name == "export" and not way:
         return Backend(lambda job: _export(job, "export").module(), ahead=True)
     if name == "aot-inductor" and not way:
         return Backend(make_ahead_of_time, ahead=True)
     if name == "inductor":
-        _check_way(name, way, INDUCTOR_MODES)
+        check_mode(name, way, INDUCTOR_MODES)
         check_compile()
         return Backend(lambda job: make_inductor(job, way or None), ahead=False)
-    chosen = way if name == "dynamo" else backend
-    available = registered()
-    if chosen not in available or not (uses_dynamo(backend) or name == "dynamo"):
-        raise CannotBuild(
-            "this torch has no backend " + repr(chosen),
-            hint="available backends: " + ", ".join(available),
-        )
+    chosen = registered_name(backend)
     return Backend(lambda job: make_registered(job, chosen), ahead=False)
 
 
-def _check_way(name: str, way: str, ways: Any) -> None:
+def registered_name(backend: str) -> str:
+    """Return the name in dynamo of `dynamo:NAME` or a named backend; raise CannotBuild without one."""
+    name = backend.removeprefix("dynamo:")
+    available = registered()
+    if name not in available or not uses_dynamo(backend):
+        raise CannotBuild(
+            "this torch has no backend " + repr(name),
+            hint="available backends: " + ", ".join(available),
+        )
+    return name
+
+
+def check_mode(name: str, way: str, ways: Any) -> None:
+    """Raise CannotBuild for a mode that the backend does not have."""
     if way and way not in ways:
         raise CannotBuild(name + " has no mode " + repr(way), hint="modes: " + ", ".join(ways))
 

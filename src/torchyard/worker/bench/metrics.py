@@ -9,7 +9,7 @@ import torch
 from torchyard.worker.bench import dynamo_graphs
 from torchyard.worker.bench.model import DTYPES, convert
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, first_line, flatten, map_tensors
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -77,11 +77,10 @@ def try_other_batches(
         try:
             _call(trial, rebuild(size))
         except Exception as error:
-            lines = str(error).strip().splitlines()
             result.why_not = "batch size %d failed: %s: %s" % (
                 size,
                 type(error).__name__,
-                lines[0][:200] if lines else "",
+                first_line(error),
             )
             continue
         result.tried.append(size)

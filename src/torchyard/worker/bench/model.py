@@ -10,6 +10,7 @@ different targets get the same.
 import contextlib
 import copy
 import random
+from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Optional
 
 import torch
@@ -199,29 +200,15 @@ def convert(built: BuiltWorkload, dtype: Any) -> BuiltWorkload:
         changed = changed.clone() if changed.dtype is tensor.dtype else changed
         return changed.requires_grad_(tensor.requires_grad)
 
-    module = copy.deepcopy(built.module)._apply(change)
-    return BuiltWorkload(
-        module,
-        map_tensors(built.args, change_input),
-        map_tensors(built.kwargs, change_input),
-        built.loss,
-        built.loss_name,
-        built.optimizer,
-        built.flops,
-        built.mutates,
-        built.traffic,
-        built.batch_size,
-        built.stream,
-        others=tuple(
-            BuiltWorkload(
-                None,
-                map_tensors(other.args, change_input),
-                map_tensors(other.kwargs, change_input),
-                other.loss,
-            )
-            for other in built.others
-        ),
-    )
+    def change_inputs(workload: BuiltWorkload, module: Any) -> BuiltWorkload:
+        args, kwargs = (
+            map_tensors(workload.args, change_input),
+            map_tensors(workload.kwargs, change_input),
+        )
+        return replace(workload, module=module, args=args, kwargs=kwargs)
+
+    changed = change_inputs(built, copy.deepcopy(built.module)._apply(change))
+    return replace(changed, others=tuple(change_inputs(other, None) for other in built.others))
 
 
 def _inputs_of(built: BuiltWorkload) -> List[Any]:

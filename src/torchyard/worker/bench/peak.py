@@ -4,7 +4,6 @@ One rate per request, so that the controller chooses sizes, shows progress and c
 several short runs is used: disturbances only make a run slower.
 """
 
-import os
 import time
 from typing import Any, Callable, Dict
 
@@ -12,6 +11,7 @@ import torch
 
 from torchyard.worker.bench.model import DTYPES
 from torchyard.worker.devices import device_of
+from torchyard.worker.host_memory import cache_sizes
 from torchyard.worker.workload import CannotBuild
 
 RUN_S = 0.005
@@ -91,21 +91,8 @@ def last_cache_bytes(device: str) -> int:
     hardware = device_of(device)
     if not hardware.is_host:
         return hardware.cache_bytes() or CUDA_CACHE_BYTES
-    sizes: Dict[str, int] = {}
-    root = "/sys/devices/system/cpu"
-    for cpu in os.sched_getaffinity(0):
-        folder = os.path.join(root, "cpu%d" % cpu, "cache")
-        try:
-            for index in os.listdir(folder):
-                if index.startswith("index"):
-                    place = os.path.join(folder, index)
-                    # A cache shared by several CPUs is counted once.
-                    name = _read(place, "level") + " of " + _read(place, "shared_cpu_list")
-                    sizes[name] = _bytes_of(_read(place, "size"))
-        except OSError:
-            continue
     by_level: Dict[str, int] = {}
-    for name, size in sizes.items():
+    for name, size in cache_sizes().items():
         by_level[name.split()[0]] = by_level.get(name.split()[0], 0) + size
     return max(by_level.values()) if by_level else CPU_CACHE_BYTES
 
@@ -120,15 +107,3 @@ def _product_dtype(device: str, precision: str) -> Any:
     if precision == "amp":
         return torch.bfloat16 if device_of(device).is_host else torch.float16
     return DTYPES[precision]
-
-
-def _read(folder: str, name: str) -> str:
-    with open(os.path.join(folder, name), encoding="ascii") as file:
-        return file.read().strip()
-
-
-def _bytes_of(text: str) -> int:
-    """Return the bytes of a size in the kernel's format, such as `32768K`."""
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    unit = text[-1:]
-    return int(text[:-1]) * units[unit] if unit in units else int(text or 0)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchyard.worker.suites.choices import import_package
-from torchyard.worker.workload import CannotBuild
+from torchyard.worker.workload import CannotBuild, first_line
 
 Dequantise = Callable[[], Any]
 Quantiser = Callable[[Any], Dict[str, Dequantise]]
@@ -176,10 +176,9 @@ def _check_packed(layer: Int8Linear) -> None:
     try:
         torch._weight_int8pack_mm(example, layer.weight, layer.scales)
     except (AttributeError, RuntimeError) as error:
-        lines = str(error).strip().splitlines() or [""]
         raise CannotBuild(
             "torch %s has no product with packed int8 weights for %s on %s: %s"
-            % (torch.__version__, layer.scales.dtype, layer.weight.device, lines[0][:200]),
+            % (torch.__version__, layer.scales.dtype, layer.weight.device, first_line(error)),
             hint="use weights=int8",
         ) from error
 
@@ -208,10 +207,9 @@ def _by_torchao(module: Any, kind: str) -> Dict[str, Dequantise]:
         package.quantize_(module, config(), filter_fn=lambda part, _: type(part) is nn.Linear)
         return dict(_dequantisable(module))
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
         raise CannotBuild(
             "torchao cannot quantise this model with %s: %s: %s"
-            % (_CONFIGS[kind], type(error).__name__, lines[0][:200]),
+            % (_CONFIGS[kind], type(error).__name__, first_line(error)),
             hint="use weights=int8, or install what it requires into the target",
         ) from error
 

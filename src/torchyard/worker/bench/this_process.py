@@ -18,7 +18,7 @@ from torch import nn
 
 from torchyard.worker import devices
 from torchyard.worker.bench import dynamo_graphs
-from torchyard.worker.bench.backend_names import GIVEN, uses_dynamo
+from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import count_flops
 from torchyard.worker.bench.model import Model
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, RandomState
@@ -234,15 +234,3 @@ class ThisProcessService(WorkerService):
                 gc.enable()
             else:
                 gc.disable()
-
-
-__all__ = [
-    "GIVEN",
-    "ThisProcessService",
-    "arguments_of",
-    "device_of",
-    "is_module",
-    "pickled",
-    "precision_of",
-    "uncompiled",
-]

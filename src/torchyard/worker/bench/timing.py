@@ -6,7 +6,6 @@ last-level cache holds is overwritten before each timed iteration.
 """
 
 import gc
-import glob
 import hashlib
 import os
 import resource
@@ -18,6 +17,7 @@ import torch
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck
 from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.devices import Device, device_of
+from torchyard.worker.host_memory import cache_sizes
 
 _CPU_TICKS = "cpu_ticks"
 
@@ -186,17 +186,8 @@ def flush_for(device: str) -> Flush:
 
 
 def cpu_cache_bytes() -> int:
-    """Return the size of the largest cache of CPU 0, as reported by the kernel."""
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    largest = 0
-    for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
-        try:
-            with open(path, encoding="ascii") as file:
-                text = file.read().strip()
-            largest = max(largest, int(text[:-1]) * units[text[-1]])
-        except (OSError, ValueError, KeyError, IndexError):
-            continue
-    return largest or UNKNOWN_CPU_CACHE_BYTES
+    """Return the size of the largest cache of the CPUs that this process may use."""
+    return max(cache_sizes().values(), default=UNKNOWN_CPU_CACHE_BYTES)
 
 
 SETTLE_STEP_S = 0.002

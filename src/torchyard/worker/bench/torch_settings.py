@@ -17,7 +17,7 @@ from torchyard.worker.bench import backend_names
 from torchyard.worker.bench import options as option_table
 from torchyard.worker.bench.backend_names import uses_inductor
 from torchyard.worker.bench.options import FLEX, Scalar
-from torchyard.worker.workload import CannotBuild
+from torchyard.worker.workload import CannotBuild, first_line
 
 
 def overloads_of(names: str) -> List[Any]:
@@ -170,7 +170,9 @@ def _settings(name: str, value: Scalar) -> List[Setting]:
     if name == "no-onednn":
         return [_pair(name, "mkldnn_enabled", False)]
     if name == "deterministic":
-        return [(torch.are_deterministic_algorithms_enabled, _set_deterministic, True)]
+        return [
+            (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True)
+        ]
     if name == "attention":
         return _attention(str(value))
     return []
@@ -184,10 +186,6 @@ def _pair(option: str, name: str, new: bool) -> Setting:
             "torch " + torch.__version__ + " does not support " + option, hint="remove the option"
         )
     return read, write, new
-
-
-def _set_deterministic(on: bool) -> None:
-    torch.use_deterministic_algorithms(on)
 
 
 def _attention(kernel: str) -> List[Setting]:
@@ -334,10 +332,9 @@ def _use_flex_of_transformers(model: Any) -> int:
     try:
         model.set_attn_implementation("flex_attention")
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
         raise CannotBuild(
             "transformers cannot use flex_attention in %s: %s"
-            % (type(model).__name__, lines[0][:200]),
+            % (type(model).__name__, first_line(error)),
             hint="choose another attention kernel",
         ) from error
     return 1

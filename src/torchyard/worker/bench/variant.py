@@ -353,7 +353,7 @@ class VariantRunner:
         model.forget_optimizer_state()
         with self.context():
             call = self.caller()
-            torch.manual_seed(seed)
+            self._set_seed(seed)
             generators = RandomState()
             kept: List[Any] = []
             counts = model.write_counts()
@@ -363,38 +363,57 @@ class VariantRunner:
                 kept.append(call())
             self.synchronize()
             self.moved_random_state = generators.restore() or self.moved_random_state
-            self.changed = model.changed_names()
-            if self.backend == "eager":
-                now = model.write_counts()
-                written = [name for name in now if now[name] != counts.get(name, now[name])]
-                self.changed += [name for name in written if name not in self.changed]
+            self.changed = self._changed_names(counts)
             results = self.collect(kept, self.changed, groups)
         model.rewind()
         model.forget_optimizer_state()
         return results, model.training
+
+    def _set_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def _changed_names(self, counts: Dict[str, int]) -> List[str]:
+        """Return the tensors that were written since `counts` were taken."""
+        changed = self.model.changed_names()
+        if self.backend == "eager":
+            now = self.model.write_counts()
+            written = [name for name in now if now[name] != counts.get(name, now[name])]
+            changed += [name for name in written if name not in changed]
+        return changed
 
     def collect(
         self, kept: List[Any], changed: List[str], groups: Iterable[str] = ()
     ) -> Dict[str, List[Any]]:
         """Copy the outputs of an iteration, the tensors that it wrote (`changed`) and those of the groups."""
         model = self.model
-        results = {"output": copies_of(flatten(kept[0]))}
+        results = {"output": flatten(kept[0])}
         if model.training:
-            results["loss"] = copies_of([kept[1]])
-            results["gradient"] = copies_of(model.gradients())
+            results["loss"] = [kept[1]]
+            results["gradient"] = self._gradients()
         kinds = {*groups, *(name.partition(" ")[0] for name in changed)}
         if model.training or "buffer" in kinds:
-            results["buffer"] = copies_of(list(model.module.buffers()))
+            results["buffer"] = self._buffers()
         if "input" in kinds:
-            results["input"] = copies_of(model.inputs())
+            results["input"] = model.inputs()
         if model.optimizer is not None or model.built.mutates:
-            results["parameter"] = copies_of(list(model.module.parameters()))
+            results["parameter"] = self._parameters()
+        copies = {group: copies_of(tensors) for group, tensors in results.items()}
         self.result_bytes = sum(
             int(tensor.numel()) * int(tensor.element_size())
-            for tensors in results.values()
+            for tensors in copies.values()
             for tensor in tensors
         )
-        return results
+        return copies
+
+    def _gradients(self) -> List[Any]:
+        return self.model.gradients()
+
+    def _buffers(self) -> List[Any]:
+        return list(self.model.module.buffers())
+
+    def _parameters(self) -> List[Any]:
+        """Return the parameters after the optimizer step."""
+        return list(self.model.module.parameters())
 
     def synchronize(self) -> None:
         """Wait for the device; a no-op on the CPU."""

@@ -174,7 +174,8 @@ class Captured:
         outputs = [
             copies[node]
             for node in nodes
-            if _is_result(self.values.get(node)) and any(user not in chosen for user in node.users)
+            if isinstance(self.values.get(node), torch.Tensor)
+            and any(user not in chosen for user in node.users)
         ]
         outputs = outputs or [copies[nodes[-1]]]
         graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
@@ -247,10 +248,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return all(_is_plain(one) for one in value)
     return isinstance(value, _PLAIN)
-
-
-def _is_result(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _operator_name(node: Any) -> str:

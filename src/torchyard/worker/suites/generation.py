@@ -168,7 +168,9 @@ class TransformersPhase(Phase):
                 hint="give static=0",
             )
         for layer, (keys, values) in zip(made.layers, cache):
-            layer.lazy_initialization(*((keys, values) if _takes_values(layer) else (keys,)))
+            layer.lazy_initialization(
+                *(keys, values)[: len(inspect.signature(layer.lazy_initialization).parameters)]
+            )
         self._static = made
 
     def _static_cache(self, cache: Cache, start: Any) -> Any:
@@ -182,10 +184,6 @@ class TransformersPhase(Phase):
         from transformers import DynamicCache
 
         return DynamicCache(cache) if cache else DynamicCache()
-
-
-def _takes_values(layer: Any) -> bool:
-    return len(inspect.signature(layer.lazy_initialization).parameters) > 1
 
 
 def build_phase(

@@ -121,13 +121,9 @@ def detection(
         args = (pixels, [_objects(name, classes, images) for _ in range(rows)])
     return (
         tuple(map_tensors(args, lambda tensor: tensor.to(device))),
-        _sum_of_losses,
+        lambda output: sum(losses.widened(each) for each in output.values()),
         "the sum of the model's own",
     )
-
-
-def _sum_of_losses(output: Any) -> Any:
-    return sum(losses.widened(each) for each in output.values())
 
 
 def _objects(name: str, classes: int, images: Tuple[int, int]) -> Dict[str, Any]:

@@ -34,20 +34,12 @@ def cross_entropy(targets: Any) -> Callable[[Any], Any]:
 
 def sgd(learning_rate: float) -> Callable[[Sequence[Any]], Any]:
     """Return a function that creates a plain SGD optimizer, which has no state."""
-
-    def optimizer(parameters: Sequence[Any]) -> Any:
-        return torch.optim.SGD(parameters, lr=learning_rate)
-
-    return optimizer
+    return lambda parameters: torch.optim.SGD(parameters, lr=learning_rate)
 
 
 def adamw(learning_rate: float) -> Callable[[Sequence[Any]], Any]:
     """Return a function that creates an AdamW optimizer, as usual for transformers."""
-
-    def optimizer(parameters: Sequence[Any]) -> Any:
-        return torch.optim.AdamW(parameters, lr=learning_rate)
-
-    return optimizer
+    return lambda parameters: torch.optim.AdamW(parameters, lr=learning_rate)
 
 
 # Modules of torchvision and timm that randomly drop layers or parts of images.

@@ -12,7 +12,7 @@ import torch
 from torchyard.worker.bench import options as option_table
 from torchyard.worker.bench import torch_settings
 from torchyard.worker.bench.backend_names import INDUCTOR_MODES, uses_dynamo
-from torchyard.worker.bench.backends import check_compile, registered
+from torchyard.worker.bench.backends import check_compile, check_mode, registered_name
 from torchyard.worker.workload import CannotBuild, map_tensors
 
 _WITHOUT_EFFECT = ("channels-last", "inference-mode", "other-batch")
@@ -110,7 +110,7 @@ class AppliedVariant:
         if not modules:
             raise CannotBuild(
                 "the first step of the script calls no torch.nn.Module with parameters, so there is nothing to which "
-                + "+".join(self._parts())
+                + "+".join([self.backend] * self.compiles + self.lower_precision)
                 + " can be applied",
                 hint="compare settings of the process, such as --env, or name the step with --step",
             )
@@ -127,27 +127,15 @@ class AppliedVariant:
             if self.compiles:
                 self._compile(module)
 
-    def _parts(self) -> List[str]:
-        return [*([self.backend] if self.compiles else []), *self.lower_precision]
-
     def _compile(self, module: Any) -> None:
         check_compile()
         name, _, way = self.backend.partition(":")
         arguments: Dict[str, Any] = {"dynamic": True if self.options.get("dynamic") else None}
         if name == "inductor":
-            if way and way not in INDUCTOR_MODES:
-                raise CannotBuild(
-                    "inductor has no mode " + repr(way), hint="modes: " + ", ".join(INDUCTOR_MODES)
-                )
+            check_mode(name, way, INDUCTOR_MODES)
             arguments.update(backend="inductor", mode=way or None)
         else:
-            chosen = way if name == "dynamo" else self.backend
-            if chosen not in registered():
-                raise CannotBuild(
-                    "this torch has no backend " + repr(chosen),
-                    hint="available backends: " + ", ".join(registered()),
-                )
-            arguments.update(backend=chosen)
+            arguments.update(backend=registered_name(self.backend))
         # Not Module.compile: it compiles nothing, silently, if the module is one of torch's own classes.
         module.forward = torch.compile(module.forward, **arguments)
 

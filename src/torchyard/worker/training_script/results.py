@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 
 import torch
 
+from torchyard.worker.bench.model import copies_of
 from torchyard.worker.workload import flatten
 
 STEPS = 3
@@ -34,7 +35,7 @@ class StepResults:
 
     def __init__(self, parameters: List[Any]) -> None:
         self._parameters = parameters
-        self._before = _copies(parameters)
+        self._before = copies_of(parameters)
         self._random = _random_state()
         self._losses: List[Any] = []
         self._returned: List[Any] = []
@@ -49,7 +50,7 @@ class StepResults:
 
     def add_returned(self, value: Any) -> None:
         """Add the value that the function of a step returned."""
-        self._returned += _copies([one for one in flatten(value) if one.is_floating_point()])
+        self._returned += copies_of([one for one in flatten(value) if one.is_floating_point()])
 
     def stop(self) -> None:
         """Restore `Tensor.backward`."""
@@ -58,12 +59,14 @@ class StepResults:
     def record(self) -> Dict[str, Any]:
         """Return everything, on the CPU."""
         self.stop()
+        random = _random_state()
         return {
             "losses": [float(one) for one in self._losses],
             "returned": [one.cpu() for one in self._returned],
             "before": [one.cpu() for one in self._before],
-            "after": [one.cpu() for one in _copies(self._parameters)],
-            "random": not _same_states(self._random, _random_state()),
+            "after": [one.cpu() for one in copies_of(self._parameters)],
+            "random": len(random) != len(self._random)
+            or not all(map(torch.equal, self._random, random)),
         }
 
 
@@ -181,16 +184,8 @@ def _percent(share: float) -> str:
     return "%.2g %%" % (100 * share)
 
 
-def _copies(tensors: List[Any]) -> List[Any]:
-    return [tensor.detach().clone() for tensor in tensors]
-
-
 def _random_state() -> List[Any]:
     states = [torch.get_rng_state()]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
     return states
-
-
-def _same_states(ones: List[Any], others: List[Any]) -> bool:
-    return len(ones) == len(others) and all(map(torch.equal, ones, others))

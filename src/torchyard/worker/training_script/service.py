@@ -13,7 +13,7 @@ import shlex
 import sys
 import traceback
 import types
-from typing import Any, Dict, List, NoReturn, Optional, Union
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Union
 
 import torch
 
@@ -37,29 +37,26 @@ from torchyard.worker.training_script.tasks import (
 from torchyard.worker.workload import CannotBuild
 
 
-class Program:
+class Program(NamedTuple):
     """A script, its arguments and the folder that it runs in."""
 
-    def __init__(
-        self, path: str, arguments: List[str], folder: str, seed: int, steps: Optional[NamedSteps]
-    ) -> None:
-        self.path = path
-        self._arguments = arguments
-        self._folder = folder
-        self._seed = seed
-        self._steps = steps
+    path: str
+    arguments: List[str]
+    folder: str
+    seed: int
+    steps: Optional[NamedSteps]
 
     def run(self) -> None:
         """Run the script to its end; a nonzero exit code is an error."""
         code = self._code()
         main = types.ModuleType("__main__")
         main.__file__ = self.path
-        if self._steps is not None:
-            vars(main).update(self._steps.names())
+        if self.steps is not None:
+            vars(main).update(self.steps.names())
         before: Dict[str, Any] = {"main": sys.modules.get("__main__"), "argv": sys.argv}
         sys.modules["__main__"] = main
-        sys.argv = [self.path, *self._arguments]
-        os.chdir(self._folder)
+        sys.argv = [self.path, *self.arguments]
+        os.chdir(self.folder)
         self._set_seeds()
         try:
             exec(code, vars(main))  # noqa: S102 - the program that the user wants to measure
@@ -83,17 +80,17 @@ class Program:
             raise CannotBuild(
                 "cannot read the script: " + str(error), hint="check that `python FILE` runs it"
             ) from error
-        if self._steps is not None and not self._steps.instrument(tree):
-            self._steps.watch_import()
+        if self.steps is not None and not self.steps.instrument(tree):
+            self.steps.watch_import()
         return compile(tree, self.path, "exec", dont_inherit=True)
 
     def _set_seeds(self) -> None:
         """Set all seeds; a script that sets its own ones overrides them."""
-        random.seed(self._seed)
-        torch.manual_seed(self._seed)
+        random.seed(self.seed)
+        torch.manual_seed(self.seed)
         numpy: Any = sys.modules.get("numpy")
         if numpy is not None:
-            numpy.random.seed(self._seed % 2**32)
+            numpy.random.seed(self.seed % 2**32)
 
 
 FIRST_TIMED_STEP = 4
@@ -109,12 +106,9 @@ def serve(
     **_: Any,
 ) -> NoReturn:
     """Answer this request to build and all further ones; raise the reason when the script cannot go on."""
-    parameters = dict(workload["parameters"])
     if len(variants) != 1:
         raise CannotBuild("a script runs one variant in a process")
-    ScriptService(
-        channel, workload["name"], parameters, variants[0], seed, workload["device"]
-    ).run()
+    ScriptService(channel, workload, variants[0], seed).run()
 
 
 class ScriptService:
@@ -123,14 +117,13 @@ class ScriptService:
     def __init__(
         self,
         channel: wire.Channel,
-        path: str,
-        parameters: Dict[str, Any],
+        workload: Dict[str, Any],
         variant: Dict[str, Any],
         seed: int,
-        device: str,
     ) -> None:
+        path, parameters = workload["name"], dict(workload["parameters"])
         self._channel = channel
-        self._device = device
+        self._device = workload["device"]
         self._pid = os.getpid()
         self._variant = AppliedVariant(variant)
         self._optimizers = OptimizerSteps(self._optimizer_stepped)

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods are documented in `Task`
 """What the controller asks of a script: run steps, and measure them.
 
 A task begins at the end of a step and gets every following one, until it has its answer. When the script
@@ -148,7 +149,6 @@ class OneStep(Task):
         self._first = first
 
     def step(self, returned: Any) -> Answer:  # noqa: ARG002
-        """Take the end of a step; return the answer after the last one."""
         return {"first_call_s": self._first.seconds}
 
 
@@ -166,14 +166,12 @@ class WarmUp(Task):
         self._count = 0
 
     def begin(self) -> None:
-        """Start measuring, at the end of a step."""
         synchronize()
         self._last_s = time.perf_counter()
         if self._began_s is None:
             self._began_s = self._last_s
 
     def step(self, returned: Any) -> Answer:  # noqa: ARG002
-        """Take the end of a step; return the answer after the last one."""
         if self._chunk_s + time.perf_counter() - self._last_s >= CHUNK_S:
             synchronize()
         now_s = time.perf_counter()
@@ -227,7 +225,6 @@ class Block(Task):
         self._children_ticks: Optional[int] = None
 
     def begin(self) -> None:
-        """Start measuring, at the end of a step."""
         self._waiting = self._prime
         if not self._waiting:
             self._begin_segment()
@@ -244,7 +241,6 @@ class Block(Task):
         self._segment = []
 
     def step(self, returned: Any) -> Answer:  # noqa: ARG002
-        """Take the end of a step; return the answer after the last one."""
         if self._waiting:
             self._waiting -= 1
             if not self._waiting:
@@ -311,7 +307,6 @@ class Measure(Task):
         self._steps = 0
 
     def begin(self) -> None:
-        """Start measuring, at the end of a step."""
         if self._answer is not None:
             self._begin_waits()
             return
@@ -337,7 +332,6 @@ class Measure(Task):
             self._first_ns = self._last_ns
 
     def step(self, returned: Any) -> Answer:  # noqa: ARG002
-        """Take the end of a step; return the answer after the last one."""
         if self._answer is None:
             self._answer = self._memory()
             self._begin_waits()
@@ -385,7 +379,6 @@ class Measure(Task):
         return {"peak_memory_bytes": peak, "memory_method": method}
 
     def interrupt(self) -> None:
-        """Drop what is incomplete: the script has ended."""
         if self._profiler is not None:
             self._profiler.__exit__(None, None, None)
             self._profiler = None
@@ -405,12 +398,10 @@ class Results(Task):
         self._steps = 0
 
     def begin(self) -> None:
-        """Start measuring, at the end of a step."""
         self._results = StepResults(self._parameters())
         self._steps = 0
 
     def step(self, returned: Any) -> Answer:
-        """Take the end of a step; return the answer after the last one."""
         if self._results is None:
             return None
         self._results.add_returned(returned)
@@ -421,7 +412,6 @@ class Results(Task):
         return self._finish(results.record())
 
     def interrupt(self) -> None:
-        """Drop what is incomplete: the script has ended."""
         if self._results is not None:
             self._results.stop()
             self._results = None

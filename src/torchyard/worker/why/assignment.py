@@ -122,18 +122,18 @@ class Assignment:
             unit = operator.unit
             self._modules.setdefault((unit.file, unit.line), set()).add(unit.module)
         self._graphs = {
-            name: [call._replace(units=self._with_paths(call.units)) for call in calls]
+            name: [
+                call._replace(units=tuple(sorted({self._with_path(unit) for unit in call.units})))
+                for call in calls
+            ]
             for name, calls in graphs.items()
         }
         self._labels = labels
         self._lookahead = len(operators) if compiled else LOOKAHEAD
         self._next = 0
 
-    def _with_paths(self, units: Tuple[Unit, ...]) -> Tuple[Unit, ...]:
-        """Complete module paths: after a graph break, a graph knows them from its own frame on."""
-        return tuple(sorted({self._with_path(unit) for unit in units}))
-
     def _with_path(self, unit: Unit) -> Unit:
+        """Complete a module path: after a graph break, a graph knows it from its own frame on."""
         modules = self._modules.get((unit.file, unit.line), set()) if unit.file else set()
         longer = [one for one in modules if not unit.module or one.endswith("." + unit.module)]
         is_known = unit.module in modules or len(longer) != 1

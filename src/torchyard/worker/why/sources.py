@@ -142,7 +142,7 @@ class SourceRecorder(TorchDispatchMode):
         unit = self._unit(operator_name(function))
         result = function(*args, **(kwargs or {}))
         tensors = flatten(args) + flatten(kwargs or {}) + flatten(result)
-        moved = sum(_bytes_of(tensor) for tensor in tensors)
+        moved = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
         flops = _flops_of(function, args, kwargs or {}, result)
         self.operators.append(TracedOperator(unit, flops, 0 if is_view(unit.operator) else moved))
         return result
@@ -178,10 +178,6 @@ def _is_internal(file: str) -> bool:
     if file.startswith(_WORKER_FOLDER):
         return not file.startswith(_SUITES_FOLDER)
     return file.startswith((_TORCH_FOLDER, "<"))
-
-
-def _bytes_of(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _flops_of(function: Any, args: Any, kwargs: Dict[str, Any], result: Any) -> float:

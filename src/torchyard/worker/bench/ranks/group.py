@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - methods of a meeting place are documented in `Rendezvous`
 """The process group of this rank, and the commands that rank 0 sends to the other ranks.
 
 Rank 0 decides what is run and tells the others: how many calls warm-up needs, and which results are
@@ -94,19 +95,16 @@ class Folder(Rendezvous):
         os.close(self._fd)
 
     def store(self, count: int) -> Any:
-        """Return the store of the process group."""
         from torch.distributed import FileStore
 
         return FileStore(os.path.join(self._path, "store"), count)
 
     def listen(self, count: int) -> None:
-        """Accept connections from now on, in rank 0."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self._commands)
         self._listener.listen(count)
 
     def connect(self) -> socket.socket:
-        """Return the connection to rank 0."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(self._commands)
         return connection
@@ -136,11 +134,9 @@ class Network(Rendezvous):
         return cls(address, int(port), is_first=False)
 
     def store(self, count: int) -> Any:  # noqa: ARG002
-        """Return the store of the process group."""
         return self._store
 
     def listen(self, count: int) -> None:
-        """Accept connections from now on, in rank 0."""
         self._secret = secrets.token_hex(_SECRET_BYTES).encode("ascii")
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.bind((self.address, 0))
@@ -149,7 +145,6 @@ class Network(Rendezvous):
         self._store.set(COMMANDS, port + b" " + self._secret)
 
     def connect(self) -> socket.socket:
-        """Return the connection to rank 0."""
         port, _, secret = self._store.get(COMMANDS).partition(b" ")
         connection = socket.create_connection((self.address, int(port)), CONNECT_LIMIT_S)
         connection.settimeout(None)

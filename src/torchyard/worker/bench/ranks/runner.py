@@ -9,7 +9,7 @@ optimizer step, each rank has an optimizer of its copy; parameters are written b
 import copy
 import random
 from statistics import median
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
@@ -17,7 +17,6 @@ from torchyard.worker.bench.accuracy.behaviour import checksum
 from torchyard.worker.bench.accuracy.timed_results import distance
 from torchyard.worker.bench.model import Model, same_numbers
 from torchyard.worker.bench.options import DDP, FSDP2, Scalar, settings_of
-from torchyard.worker.bench.process_state import RandomState
 from torchyard.worker.bench.ranks.group import Ranks, is_distributed
 from torchyard.worker.bench.timing import flush_for, timed_block
 from torchyard.worker.bench.variant import VariantRunner
@@ -158,6 +157,18 @@ class RankRunner(VariantRunner):
                 values[name] = tensor.detach().clone()
         return values
 
+    def _prepare(self, parameters: bool, new_optimizer: bool = False) -> None:
+        """Take over the buffers of the model in this rank and, on request, its parameters."""
+        if new_optimizer:
+            self._optimizers = None
+        self.forget_gradients()
+        made = self.function  # wrapping a module communicates, too
+        if made is None:
+            raise CannotBuild("the backend returned nothing")
+        if parameters:
+            self.ranks.write_parameters(self.copied, self.model.module)
+        self.ranks.write_buffers(self.copied, self.model.module)
+
     def gathered_parameters(self) -> List[Any]:
         """Return the whole parameters; all ranks must call it."""
         with torch.no_grad():
@@ -257,16 +268,9 @@ class LeadingRunner(RankRunner):
         """Give all ranks the parameters, buffers and inputs of the model."""
         command = {"do": "prepare", "variant": self.name, "parameters": parameters}
         self.ranks.send(dict(command, new_optimizer=new_optimizer))
-        if new_optimizer:
-            self._optimizers = None
-        self.forget_gradients()
-        made = self.function  # wrapping a module communicates, too
-        if made is None:
-            raise CannotBuild("the backend returned nothing")
+        super()._prepare(parameters, new_optimizer)
         if parameters:
-            self.ranks.write_parameters(self.copied, self.model.module)
             self._parameter_changes = self.model.parameter_changes
-        self.ranks.write_buffers(self.copied, self.model.module)
         for rank in range(1, self.ranks.count):
             built = self.model.others[rank - 1] if self.model.others else self.model.built
             self.ranks.send_tensors(flatten(built.args) + flatten(built.kwargs), rank)
@@ -308,64 +312,29 @@ class LeadingRunner(RankRunner):
         own = int(median(block["samples_ns"]))
         return max(numbers[0] for numbers in self.ranks.all_numbers([own]))
 
-    def results(self, seed: int, groups: Iterable[str] = ()) -> Tuple[Dict[str, List[Any]], bool]:
-        """Return the results of one iteration of all ranks from the initial state."""
-        self.first_call()
-        model = self.model
-        model.rewind()
-        with self.context():
-            call = self.caller()
-            self.ranks.send({"do": "seed", "seed": seed})
-            torch.manual_seed(seed)
-            generators = RandomState()
-            kept: List[Any] = []
-            if model.training:
-                call(kept)
-            else:
-                kept.append(call())
-            self.synchronize()
-            self.moved_random_state = generators.restore() or self.moved_random_state
-            self.changed = [name for name in model.changed_names() if name.startswith("input ")]
-            self.changed += self._changed_buffers()
-            results = self.collect(kept, self.changed, groups)
-        model.rewind()
-        return results, model.training
+    def _set_seed(self, seed: int) -> None:
+        self.ranks.send({"do": "seed", "seed": seed})
+        super()._set_seed(seed)
 
-    def _changed_buffers(self) -> List[str]:
+    def _changed_names(self, counts: Dict[str, int]) -> List[str]:  # noqa: ARG002
         before = dict(self.model.module.named_buffers())
-        return [
+        changed = [name for name in self.model.changed_names() if name.startswith("input ")]
+        return changed + [
             "buffer " + name
             for name, buffer in self.copied.named_buffers()
             if name in before and not same_numbers(buffer, before[name])
         ]
 
-    def collect(
-        self, kept: List[Any], changed: List[str], groups: Iterable[str] = ()
-    ) -> Dict[str, List[Any]]:
-        """Copy the outputs of this rank, the gradients of all, and the buffers that were written."""
-        results = {"output": flatten(kept[0])}
-        if self.model.training:
-            results["loss"] = [kept[1]]
-            if not self._in_block:
-                self.ranks.send({"do": "gather", "variant": self.name})
-            results["gradient"] = self.gathered_gradients()
-            if self.model.optimizer is not None:
-                results["parameter"] = self._parameters_of_step
-        kinds = {*groups, *(name.partition(" ")[0] for name in changed)}
-        if self.model.training or "buffer" in kinds:
-            results["buffer"] = list(self.copied.buffers())
-        if "input" in kinds:
-            results["input"] = self.model.inputs()
-        copies = {
-            group: [tensor.detach().clone() for tensor in tensors]
-            for group, tensors in results.items()
-        }
-        self.result_bytes = sum(
-            int(tensor.numel()) * int(tensor.element_size())
-            for tensors in copies.values()
-            for tensor in tensors
-        )
-        return copies
+    def _gradients(self) -> List[Any]:
+        if not self._in_block:
+            self.ranks.send({"do": "gather", "variant": self.name})
+        return self.gathered_gradients()
+
+    def _buffers(self) -> List[Any]:
+        return list(self.copied.buffers())
+
+    def _parameters(self) -> List[Any]:
+        return self._parameters_of_step
 
 
 class FollowingRunner(RankRunner):
@@ -398,16 +367,8 @@ class FollowingRunner(RankRunner):
             self.ranks.all_numbers([int(median(self._latest["samples_ns"]))])
         return None
 
-    def _prepare(self, parameters: bool, new_optimizer: bool) -> None:
-        if new_optimizer:
-            self._optimizers = None
-        self.forget_gradients()
-        made = self.function
-        if made is None:
-            raise CannotBuild("the backend returned nothing")
-        if parameters:
-            self.ranks.write_parameters(self.copied, self.model.module)
-        self.ranks.write_buffers(self.copied, self.model.module)
+    def _prepare(self, parameters: bool, new_optimizer: bool = False) -> None:
+        super()._prepare(parameters, new_optimizer)
         self.ranks.receive_tensors(self.model.inputs(), 0)
 
     def _block(self, plan: Dict[str, Any]) -> Dict[str, Any]:

@@ -1,145 +1,51 @@
-"""A checkout of pytorch/benchmark on disk: its models and their `metadata.yaml`. Needs no torch and no YAML library."""
+"""A checkout of pytorch/benchmark on disk: its models, and what they do not support. Needs no torch and no YAML library."""
 
 import importlib.util
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+import re
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from torchyard.worker.workload import CannotBuild
 
-_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
-_UNKNOWN_STARTS = ("[", "{", "&", "*", "|", ">", "!", "%", "@", "`", "? ")
+_KEY = "not_implemented:"
+_PAIR = re.compile(r"""\s*(-?)\s*['"]?(\w+)['"]?:\s+['"]?([\w.-]+)['"]?""")
+_SWITCH = {"true": True, "false": False}
 
-Line = Tuple[int, int, str]
-"""Number, indentation, text."""
+Rule = Dict[str, Any]
+"""What a model does not support, such as `{"device": "cpu", "test": "train"}`; all entries must match."""
 
 
 class UnreadableMetadata(Exception):
-    """The file is not in the supported subset of YAML."""
+    """The rules of a model are not written as a YAML list of `key: value`."""
 
 
-def read_metadata(path: str) -> Dict[str, Any]:
-    """Return the file as a mapping; an empty one when it does not exist."""
+def read_rules(path: str) -> List[Rule]:
+    """Return `not_implemented` of a metadata.yaml; nothing when the file or the key does not exist."""
+    rules: List[Rule] = []
+    inside = False
+    for number, line in enumerate(_lines_of(path), 1):
+        text = re.sub(r"(^|\s)#.*", "", line).rstrip()
+        if text.startswith(_KEY):
+            inside, text = True, text[len(_KEY) :]
+        elif text[:1] not in ("", " ", "-"):  # another key of the file
+            inside = False
+        if not inside or not text:
+            continue
+        match = _PAIR.fullmatch(text)
+        if match is None or not (match.group(1) or rules):
+            raise UnreadableMetadata("%s, line %d: not an item of `key: value`" % (path, number))
+        if match.group(1):
+            rules.append({})
+        value = match.group(3)
+        rules[-1][match.group(2)] = _SWITCH.get(value.lower(), value)
+    return rules
+
+
+def _lines_of(path: str) -> List[str]:
     if not os.path.exists(path):
-        return {}
+        return []
     with open(path, encoding="utf-8", errors="replace") as file:
-        return parse_metadata(file.read(), path)
-
-
-def parse_metadata(text: str, path: str = "metadata.yaml") -> Dict[str, Any]:
-    """Return the text as a mapping."""
-    reader = _Reader(text, path)
-    metadata = reader.block(0) if reader.lines else {}
-    if reader.lines:
-        raise reader.error(reader.lines[0], "inconsistent indentation")
-    if not isinstance(metadata, dict):
-        raise UnreadableMetadata(f"{path}: a list where a mapping is expected")
-    return metadata
-
-
-class _Reader:
-    """A recursive-descent parser that consumes lines."""
-
-    def __init__(self, text: str, path: str) -> None:
-        self.path = path
-        self.lines: List[Line] = []
-        for number, raw in enumerate(text.splitlines(), 1):
-            stripped = raw.strip()
-            if not stripped or stripped.startswith("#") or stripped == "---":
-                continue
-            if "\t" in raw[: len(raw) - len(raw.lstrip())]:
-                raise self.error((number, 0, raw), "tab in indentation")
-            self.lines.append((number, len(raw) - len(raw.lstrip()), stripped))
-
-    def error(self, line: Line, what: str) -> UnreadableMetadata:
-        return UnreadableMetadata(f"{self.path}, line {line[0]}: {what}")
-
-    def block(self, indent: int) -> Any:
-        """Parse a mapping or a list whose lines all have this indentation."""
-        if _is_item(self.lines[0][2]):
-            return self._items(indent)
-        return self._mapping(indent)
-
-    def _mapping(self, indent: int) -> Dict[str, Any]:
-        mapping: Dict[str, Any] = {}
-        while self.lines and self.lines[0][1] == indent and not _is_item(self.lines[0][2]):
-            line = self.lines.pop(0)
-            key, colon, rest = line[2].partition(":")
-            if not colon or (rest and not rest.startswith(" ")):
-                raise self.error(line, "not `key: value`")
-            key = _unquoted(key.strip())
-            if key in mapping:
-                raise self.error(line, f"duplicate key {key!r}")
-            mapping[key] = self._value(line, rest, indent)
-        return mapping
-
-    def _value(self, line: Line, rest: str, indent: int) -> Any:
-        text = _without_comment(rest)
-        if text:
-            return self._scalar(line, text)
-        if not self.lines:
-            return None
-        deeper, is_item = self.lines[0][1], _is_item(self.lines[0][2])
-        # In YAML the list below a key may have the indentation of the key.
-        if deeper > indent or (deeper == indent and is_item):
-            return self.block(deeper)
-        return None
-
-    def _items(self, indent: int) -> List[Any]:
-        items: List[Any] = []
-        while self.lines and self.lines[0][1] == indent and _is_item(self.lines[0][2]):
-            number, _, text = self.lines.pop(0)
-            inner = text[1:].lstrip()
-            if not _without_comment(" " + inner):
-                raise self.error((number, indent, text), "list item without a value")
-            inner_indent = indent + len(text) - len(inner)
-            if inner[:1] not in "'\"" and _is_pair(inner):
-                self.lines.insert(0, (number, inner_indent, inner))
-                items.append(self._mapping(inner_indent))
-            else:
-                items.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
-        return items
-
-    def _scalar(self, line: Line, text: str) -> Any:
-        if text.startswith(_UNKNOWN_STARTS):
-            raise self.error(line, f"unsupported YAML syntax: {text[:20]!r}")
-        if text[:1] in "'\"":
-            if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
-                raise self.error(line, f"unsupported quoted string: {text[:20]!r}")
-            return text[1:-1]
-        if _is_pair(text):
-            raise self.error(line, "second `key:` on one line")
-        lowered = text.lower()
-        if lowered in _WORDS:
-            return _WORDS[lowered]
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        return text
-
-
-def _is_pair(text: str) -> bool:
-    return ": " in text or text.endswith(":")
-
-
-def _is_item(text: str) -> bool:
-    return text == "-" or text.startswith("- ")
-
-
-def _unquoted(text: str) -> str:
-    if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]:
-        return text[1:-1]
-    return text
-
-
-def _without_comment(text: str) -> str:
-    stripped = text.strip()
-    if stripped[:1] in ("'", '"'):
-        end = stripped.find(stripped[0], 1) + 1
-        after = stripped[end:]
-        return stripped[:end] if end and after.startswith(" #") else stripped
-    return text.partition(" #")[0].strip()
+        return file.read().splitlines()
 
 
 TORCHBENCH_VARIABLE = "TORCHYARD_TORCHBENCH"
@@ -169,9 +75,9 @@ class ModelFolder(NamedTuple):
         """The name of its Python package."""
         return ".".join([PACKAGE, *self.holder.split(os.sep), self.name])
 
-    def metadata(self) -> Dict[str, Any]:
-        """Return the content of its `metadata.yaml`; empty when it does not exist."""
-        return read_metadata(os.path.join(self.path, "metadata.yaml"))
+    def not_implemented(self) -> List[Rule]:
+        """Return the modes and devices that its `metadata.yaml` excludes."""
+        return read_rules(os.path.join(self.path, "metadata.yaml"))
 
 
 class TorchbenchCheckout:
@@ -220,9 +126,9 @@ def listing(tree: TorchbenchCheckout) -> List[Dict[str, Any]]:
     models = []
     for model in tree.models():
         metadata_error = ""
-        not_implemented: List[Any] = []
+        not_implemented: List[Rule] = []
         try:
-            not_implemented = model.metadata().get("not_implemented") or []
+            not_implemented = model.not_implemented()
         except UnreadableMetadata as error:
             metadata_error = str(error)
         models.append(

@@ -313,12 +313,12 @@ def _check_metadata(request: ModelRequest) -> None:
     if request.folder is None:
         return
     try:
-        rules = request.folder.metadata().get("not_implemented") or []
+        rules = request.folder.not_implemented()
     except UnreadableMetadata:
         return  # loading reports the same, only later
     here = {"test": request.test, "device": request.device.type}
-    for rule in rules if isinstance(rules, list) else []:
-        if isinstance(rule, dict) and rule and all(here.get(key) == rule[key] for key in rule):
+    for rule in rules:
+        if all(here.get(key) == value for key, value in rule.items()):
             excluded = ", ".join(f"{key} {rule[key]}" for key in rule)
             raise CannotBuild(
                 f"{request.label} is not implemented for {excluded}, according to its metadata.yaml",

@@ -37,7 +37,9 @@ def loss_of(instance: Any, module: Any, args: Tuple[Any, ...], kwargs: Dict[str,
             for target in targets:
                 value = _against(own, target)
                 if _is_loss(value, output):
-                    return Loss(value, f"the model's own ({_name_of(own)})")
+                    return Loss(
+                        value, f"the model's own ({getattr(own, '__name__', type(own).__name__)})"
+                    )
     return Loss(mean_of_outputs, "mean of the outputs")
 
 
@@ -140,10 +142,6 @@ def _is_loss(function: Callable[[Any], Any], output: Any) -> bool:
     except Exception:  # another target may fit; the mean is the fallback
         return False
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
-
-
-def _name_of(own: Any) -> str:
-    return getattr(own, "__name__", "") or type(own).__name__
 
 
 PATH = "path"
