@@ -122,7 +122,8 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     if side.newest.state != "finished":
         limits = _strict(limits, side.newest)
     comparison = _comparison(side, options)
-    labels = [row.workload for row in (*comparison.rows, *comparison.unpaired)]
+    labels = [row.workload for row in comparison.rows]
+    labels += [item.workload for item in comparison.unpaired]
     for pattern in limits.unmatched(labels):
         print_message(f"warning: the limit {pattern!r} matches no workload")
     outcome = run_gate(comparison, limits)

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.bench.accuracy import plain_values
 from torchyard.worker.bench.accuracy.behaviour import checksum
 from torchyard.worker.bench.accuracy.timed_results import distance
 from torchyard.worker.bench.model import Model, same_numbers
@@ -344,6 +345,9 @@ class LeadingRunner(RankRunner):
     ) -> Dict[str, List[Any]]:
         """Copy the outputs of this rank, the gradients of all, and the buffers that were written."""
         results = {"output": flatten(kept[0])}
+        values = plain_values.values_of(kept[0])
+        if values:
+            results[plain_values.GROUP] = values
         if self.model.training:
             results["loss"] = [kept[1]]
             if not self._in_block:
