@@ -20,6 +20,7 @@ import torch
 
 from torchyard.worker.bench.accuracy import behaviour
 from torchyard.worker.bench.accuracy import judge as accuracy
+from torchyard.worker.bench.accuracy.plain_values import GROUP
 from torchyard.worker.bench.accuracy.shared_state import (
     EagerTime,
     ModuleState,
@@ -415,11 +416,15 @@ class Checks:
 
 
 def _has_finite_values(results: Any) -> bool:
-    """Whether there is a number to compare: not everything is empty, infinite or NaN."""
+    """Whether there is a number to compare: not everything is empty, infinite or NaN.
+
+    A text or a single integer, such as a status, says too little about what was computed.
+    """
     return any(
-        tensor.numel() > 0
+        tensor.numel() > (group == GROUP and not tensor.is_floating_point())
+        and (group != GROUP or tensor.dtype is not torch.uint8)
         and (not tensor.is_floating_point() or bool(torch.isfinite(tensor).any()))
-        for tensors in results.values()
+        for group, tensors in results.items()
         for tensor in tensors
     )
 
