@@ -6,13 +6,11 @@ and SIGTERM with 143. Library code raises these exceptions and never prints or e
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class TorchyardError(Exception):
     """Base class: what failed, why, a hint how to fix it, and the path of the log."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
     def __init__(self, what: str, *, why: str = "", hint: str = "", log: str = "") -> None:
         super().__init__(what)

@@ -74,6 +74,15 @@ def test_untrusted_results_pass_with_a_note() -> None:
     assert (check.outcome, check.text) == ("note", "cannot be trusted: noisy machine")
 
 
+def test_results_that_noise_does_not_explain_fail_a_limit() -> None:
+    comparison = compared(1.0, 1.1)
+    reasons = ("noisy machine: 3 pairs", "takes 9 us with new input values: it caches results")
+    untrusted = replace(comparison, result=replace(comparison.result, untrusted=reasons))
+    check = limits.check(untrusted, 0.05)
+    assert (check.outcome, check.text) == ("fail", f"cannot be trusted: {reasons[1]}")
+    assert limits.check(untrusted, None).outcome == "note"
+
+
 def test_only_noise_and_single_launches_are_measured_again() -> None:
     beyond, around = compared(0.5, 0.6), compared(0.9, 1.1)
     # Repeating a result because of its interval would raise the error rate.

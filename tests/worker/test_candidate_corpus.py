@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -66,6 +68,64 @@ WRONG = {
     "counter_stands_still": ("Counting", "wrong"),
     "drops_dict_key": ("InDict", "wrong"),
 }
+WRONG_VALUES = {
+    "text_ends_otherwise": ("WithText", "wrong"),
+    "number_is_off": ("WithNumber", "wrong"),
+    "number_is_off_late": ("WithNumber", "wrong"),
+    "tokens_are_off_late": ("WithTokens", "wrong"),
+    "tokens_of_the_first_call": ("WithTokens", "wrong"),
+    "array_is_zero": ("WithArray", "wrong"),
+    "set_is_off": ("WithSet", "wrong"),
+    "slots_are_zero": ("WithSlots", "wrong"),
+    "deque_is_zero": ("WithDeque", "wrong"),
+    "iterator_is_zero": ("WithIterator", "untrusted"),
+    "function_is_zero": ("WithFunction", "note"),
+    "infinity_changes_sign_late": ("Masked", "wrong"),
+    "infinity_becomes_nan_late": ("Masked", "wrong"),
+    "parts_change_places": ("Parts", "wrong"),
+    "computes_when_unpacked": ("Projected", "wrong"),
+    "cached_by_version_counter": ("Wide", "untrusted"),
+    "cached_by_version_counter ": ("WithoutInputs", "untrusted"),
+}
+SHARED = {
+    "sets_attribute": ("Configured", "untrusted"),
+    "sets_attribute_of_class": ("Configured", "untrusted"),
+    "sets_attribute_late": ("Configured", "untrusted"),
+    "sets_configuration": ("Configured", "untrusted"),
+    "replaces_function_of_the_model_file": ("Configured", "untrusted"),
+    "replaces_function_by_one_of_torch": ("Configured", "untrusted"),
+    "hooks_a_parameter": ("Configured training", "untrusted"),
+    "changes_layout_of_an_input": ("Configured", "untrusted"),
+    "adds_to_an_input": ("FromDict", "untrusted"),
+    "starts_a_thread": ("Configured", "untrusted"),
+    "starts_a_process": ("Configured", "untrusted"),
+    "hooks_all_modules": ("Configured", "note"),
+    "hooks_saved_tensors": ("Configured training", "note"),
+    "switches_fast_path_off": ("Configured", "note"),
+    "uses_one_backward_thread": ("Configured training", "note"),
+    "traces_allocations": ("Configured", "note"),
+    "monitors_lines": ("Configured", "note"),
+    "interrupts_itself": ("Configured", "note"),
+    "sets_scheduling_policy": ("Configured", "note"),
+    "configures_the_compiler": ("Configured", "note"),
+}
+RIGHT_VALUES = [
+    "WithText",
+    "WithNumber",
+    "WithTokens",
+    "WithArray",
+    "WithSet",
+    "WithSlots",
+    "WithDeque",
+    "WithConstants",
+    "Masked",
+    "Eighth",
+    "Parts",
+    "Configured",
+    "Configured training",
+    "FromDict",
+    "WithoutInputs",
+]
 CORRECT = [
     ("same", "Plain"),
     ("wrapped", "Net"),
@@ -106,17 +166,18 @@ CORRECT = [
     ("steps_in_place", "InPlace"),
     ("counts_like_eager", "Counting"),
 ]
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 STRENGTH = ("pass", "note", "unchecked", "untrusted", "wrong")
 SLOW = {"correct_when_checked", "kernels/adamw-step"}
 """Candidates and workloads that take several seconds."""
 NOTED = {"documented_static_output", "documented_frozen", "refuses_other_batches"}
 
 
-def run(name: str, where: str, file: str) -> Launch:
+def run(name: str, where: str, file: str, workloads: str = "behavior_workloads.py") -> Launch:
     workload, *words = where.split()
     return launch(
-        workload,
-        f"{CORPUS / file}:{name}",
+        workload if "/" in workload else f"{CORPUS / workloads}:{workload}",
+        f"{CORPUS / file}:{name.strip()}",
         mode="training" if "training" in words else "inference",
         step="step" in words,
     )
@@ -139,10 +200,23 @@ def _clean() -> Iterator[None]:
     import torch
 
     step = torch.optim.SGD.step
+    sys.corpus_stop = False  # type: ignore[attr-defined]
     yield
+    sys.corpus_stop = True  # type: ignore[attr-defined]
+    thread = vars(sys).pop("corpus_thread", None)
+    if thread is not None:
+        thread.join()
+    process = vars(sys).pop("corpus_process", None)
+    if process is not None:
+        process.kill()
+        process.wait()
     if "corpus_clean_up" in vars(sys):  # inference mode was left on, and with it gradients off
         vars(sys).pop("corpus_clean_up")()
         torch.set_grad_enabled(True)
+    for timer in TIMERS:
+        assert signal.getitimer(timer)[1] == 0.0  # pytest may have set one alarm
+    assert not tracemalloc.is_tracing()
+    assert torch.backends.mha.get_fastpath_enabled()
     torch.set_num_threads(1)
     torch.optim.SGD.step = step
     assert torch.get_default_dtype() is torch.float32
@@ -168,6 +242,26 @@ def test_wrong_candidates_are_detected(name: str) -> None:
         assert completed.word == "note", completed
 
 
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_wrong_values_are_detected(name: str) -> None:
+    where, at_least = WRONG_VALUES[name]
+    completed = run(name, where, "wrong_values.py", "value_workloads.py")
+    assert STRENGTH.index(completed.word) >= STRENGTH.index(at_least), completed
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_changes_of_shared_state_are_detected(name: str) -> None:
+    where, word = SHARED[name]
+    completed = run(name, where, "changes_shared_state.py", "value_workloads.py")
+    assert completed.word == word, completed
+
+
+@pytest.mark.parametrize("where", RIGHT_VALUES)
+def test_correct_values_pass(where: str) -> None:
+    completed = run("wrapped", where, "correct_behavior.py", "value_workloads.py")
+    assert completed.word == "pass", completed
+
+
 @pytest.mark.parametrize(
     ("name", "where"),
     [pytest.param(*case, marks=pytest.mark.slow if case[1] in SLOW else ()) for case in CORRECT],
@@ -189,5 +283,5 @@ def test_correct_random_workloads_pass() -> None:
 
 
 def test_the_corpus_is_large_enough() -> None:
-    assert len(WRONG) >= 25
-    assert len(CORRECT) >= 20
+    assert len(WRONG) + len(WRONG_VALUES) + len(SHARED) >= 80
+    assert len(CORRECT) + len(RIGHT_VALUES) >= 50

@@ -62,6 +62,7 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.load_monitor import KINDS, LoadMonitor, LoadSample, NoiseSource, advice_for
 from torchyard.machine.model import UNAVAILABLE
 from torchyard.machine.system.cores import available_cores
+from torchyard.process.ending import MISSING_TARGET
 from torchyard.process.tree import sweep_orphans
 from torchyard.stats.pairs import PairedLaunches, pair_blocks
 
@@ -453,7 +454,7 @@ def _raise_failure(comparison: Comparison, target: Target) -> None:
     failure = comparison.failure
     if failure is None:
         return
-    if failure.kind in ("no-torch", "no-python"):
+    if failure.kind in MISSING_TARGET:
         raise MissingTool(
             f"an audit needs an interpreter with torch; {target.python} has none",
             why=failure.message,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from torchyard.errors import WorkerFailed
+from torchyard.errors import MissingTool, WorkerFailed
 
 FailureKind = Literal[
     "raised",  # the worker reported an exception and still runs
@@ -38,6 +38,8 @@ FailureKind = Literal[
     "interrupted",  # the controller ended it, or abandoned a request
 ]
 FAILURE_KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
+MISSING_TARGET: Final[frozenset[str]] = frozenset({"no-python", "no-torch"})
+"""Failures because the target has no Python interpreter or no torch."""
 
 _SENT_BY_OTHERS: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -60,6 +62,8 @@ class WorkerFailure(WorkerFailed):
     ) -> None:
         super().__init__(message, why=why, hint=hint, log=log)
         self.kind: FailureKind = kind
+        if kind in MISSING_TARGET:
+            self.exit_code = MissingTool.exit_code
         self.message = message
         self.traceback = traceback
         self.log_tail = log_tail

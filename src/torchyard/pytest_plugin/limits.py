@@ -1,7 +1,7 @@
 """Check a comparison against a limit, and against the same test of a saved session.
 
 A limit is exceeded only if the whole confidence interval is beyond it. What noise leaves undecided
-passes with a note.
+passes with a note. Times that cannot be trusted for another reason, such as cached results, fail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ def check(comparison: Comparison, limit: float | None) -> Check:
     if comparison.result.verdict is Verdict.WRONG:
         return Check(outcome="fail", text=f"results {comparison.accuracy}")
     if not comparison.trusted:
-        return Check(outcome="note", text=f"cannot be trusted: {comparison.result.untrusted[0]}")
+        reasons = comparison.result.untrusted
+        lasting = [reason for reason in reasons if not reason.startswith(NOISY)]
+        return Check(
+            outcome="fail" if lasting and limit is not None else "note",
+            text=f"cannot be trusted: {(lasting or reasons)[0]}",
+        )
     if limit is None:
         return Check(outcome="pass")
     text = format_percent(limit)

@@ -1,6 +1,7 @@
 """A built workload: a model with its inputs, its loss and its optimizer."""
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 
@@ -65,6 +66,10 @@ class BuiltWorkload:
     others: Tuple["BuiltWorkload", ...] = ()
 
 
+SEQUENCES = (list, tuple, deque)
+"""Containers whose elements are results or inputs, in their order."""
+
+
 def flatten(value: Any) -> List[Any]:
     """Return the tensors in any nesting of outputs or inputs, in a stable order."""
     import torch
@@ -73,18 +78,44 @@ def flatten(value: Any) -> List[Any]:
         return [value]
     if isinstance(value, dict):
         return [tensor for key in value for tensor in flatten(value[key])]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, SEQUENCES):
         return [tensor for item in value for tensor in flatten(item)]
     if hasattr(value, "to_tuple"):
         return flatten(value.to_tuple())
     if not is_opaque(value):
-        return flatten(vars(value))
+        return flatten(members_of(value))
     return []
 
 
 def is_opaque(value: Any) -> bool:
     """Whether an object has no attributes that could hold tensors."""
-    return not hasattr(value, "__dict__") or callable(value)
+    has_attributes = hasattr(value, "__dict__") or (
+        is_dataclass(value) or _holds_tensors_in_slots(value)
+    )
+    return not has_attributes or callable(value)
+
+
+def members_of(value: Any) -> Dict[str, Any]:
+    """Return the attributes of an object, also those in slots."""
+    return {**_in_slots(value), **getattr(value, "__dict__", {})}
+
+
+def _in_slots(value: Any) -> Dict[str, Any]:
+    names: List[str] = []
+    for kind in reversed(type(value).__mro__):
+        own = vars(kind).get("__slots__", ())
+        names += [own] if isinstance(own, str) else list(own)
+    return {
+        name: getattr(value, name)
+        for name in names
+        if not name.startswith("__") and hasattr(value, name)
+    }
+
+
+def _holds_tensors_in_slots(value: Any) -> bool:
+    import torch
+
+    return any(isinstance(item, torch.Tensor) for item in _in_slots(value).values())
 
 
 def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -303,6 +303,16 @@ def test_every_invalid_input_is_named(
         assert "  hint: " in completed.err
 
 
+@pytest.mark.parametrize(
+    "options", [("--tune", "--cores", "0-99999"), ("--tune", "--cores", "0,x"), ("--cores", "0")]
+)
+def test_a_dry_run_checks_the_cores(capsys: Capture, options: tuple[str, ...]) -> None:
+    completed = call(capsys, "bench", "kernels/softmax", "--dry-run", *options)
+    assert completed.code == 2
+    assert "--cores" in completed.err
+    assert "hint: " in completed.err
+
+
 def test_checks_before_the_work_starts(capsys: Capture, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()

@@ -60,6 +60,22 @@ def test_the_exit_code_follows_the_rows(rows: list[Comparison], code: int) -> No
     assert exit_code_of(rows) == code
 
 
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        (["no-torch"], 4),
+        (["no-torch", "no-python"], 4),
+        (["no-torch", "crashed"], 5),
+    ],
+)
+def test_a_target_without_torch_is_a_missing_tool(kinds: list[str], code: int) -> None:
+    failed = row(Verdict.FAILED)
+    assert failed.failure is not None
+    rows = [replace(failed, failure=replace(failed.failure, kind=kind)) for kind in kinds]
+    assert exit_code_of(rows) == code
+    assert exit_code_of([*rows, row(Verdict.SAME)]) == 0
+
+
 def test_the_last_record_of_a_comparison_is_kept() -> None:
     collector = ComparisonCollector()
     for made in (row(Verdict.FASTER), row(Verdict.SAME, candidate="b"), row(Verdict.UNDECIDED)):

@@ -224,6 +224,25 @@ def test_rows_that_cannot_be_compared_are_decided_and_reported(
     assert gate_row.why[0].startswith("so")
 
 
+@pytest.mark.parametrize(
+    "unpaired",
+    [
+        (lost("measured", "absent"),),
+        (lost("measured", "absent"), lost("absent", "measured")),
+        (lost("failed", "failed"),),
+    ],
+)
+def test_a_gate_does_not_pass_if_nothing_was_checked(unpaired: tuple[Unpaired, ...]) -> None:
+    with pytest.raises(NothingToDo, match="nothing was checked"):
+        run_gate_on(unpaired=unpaired)
+    assert run_gate_on(unpaired=(lost("absent", "failed"),)).failed
+
+
+def test_limits_that_match_no_workload_are_named() -> None:
+    limits = tuple(GateLimit(pattern=p, max_slowdown=0.1) for p in ("kernls/*", "kernels/*"))
+    assert Gate(limits=limits).unmatched([MATMUL.label, GPT.label]) == ["kernls/*"]
+
+
 @pytest.mark.parametrize("action", ["pass", "warn", "fail"])
 def test_policies_decide(action: Action) -> None:
     policy = Policy(

@@ -51,8 +51,7 @@ _OPTIONS: Final = (
         "backends",
         multiple=True,
         metavar="SPEC",
-        help="Variant that the batch must fit with. May be repeated. "
-        "[default: eager and inductor]",
+        help="Variant that the batch must fit with. May be repeated. [default: eager and inductor]",
     ),
     _run(
         "--precision",

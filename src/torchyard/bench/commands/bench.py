@@ -123,6 +123,7 @@ def _run_study(
     from torchyard.results.directory import runs_home
 
     if options["dry_run"]:
+        _wish(options, assembled, dry_run=True)
         if as_json:
             from torchyard.core.records import encode
 
@@ -264,8 +265,8 @@ def _with_largest_batches(study: Study, *, quiet: bool) -> tuple[Study, list[str
     return sized_study, list(notes)
 
 
-def _wish(options: dict[str, Any], study: Study) -> QuietRequest | None:
-    """Return how to quiet the machine; raise before an earlier run is replaced."""
+def _wish(options: dict[str, Any], study: Study, *, dry_run: bool = False) -> QuietRequest | None:
+    """Return how to quiet the machine; raise before an earlier run is replaced. A dry run needs no root."""
     from torchyard.errors import UsageError
     from torchyard.machine.command_options import with_cores
     from torchyard.machine.knob import Machine
@@ -277,7 +278,8 @@ def _wish(options: dict[str, Any], study: Study) -> QuietRequest | None:
             raise UsageError("--cores has no effect", hint="add --tune, which reserves cores")
         return None
     machine = Machine()
-    check_may_quiet(machine)
+    if not dry_run:
+        check_may_quiet(machine)
     wish = request_for(options["tune_profile"], study)
     if options["cores"] is not None:
         wish, notes = with_cores(machine.files, wish, options["cores"])

@@ -20,9 +20,17 @@ from torchyard.core.events import Event, Listener
 from torchyard.core.short_names import short_labels, with_short_workloads
 from torchyard.core.study import COMMAND_SUITE, DEFAULT_ENVIRONMENT, Environment, Study, Variant
 from torchyard.core.units import format_bytes, format_count, format_duration, format_percent
-from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed, WrongResults
+from torchyard.errors import (
+    MissingTool,
+    ResultsDamaged,
+    StepFailed,
+    Untrustworthy,
+    WorkerFailed,
+    WrongResults,
+)
 from torchyard.machine.model import QuietRequest
 from torchyard.presentation.safe_text import plain_lines
+from torchyard.process.ending import MISSING_TARGET
 from torchyard.worker.bench.options import as_text
 
 _STDERR_LINES: Final = 20
@@ -155,7 +163,7 @@ class BenchSession:
             self._print_interrupted(completed=len(progress.comparisons))
             return INTERRUPTED
         code = exit_code_of(self.comparisons)
-        if code == WorkerFailed.exit_code:
+        if code in {WorkerFailed.exit_code, MissingTool.exit_code}:
             print_message("every comparison failed")
             self._print_program_errors()
         elif code == Untrustworthy.exit_code:
@@ -270,10 +278,14 @@ class BenchSession:
 
 
 def exit_code_of(comparisons: Sequence[Comparison]) -> int:
-    """Return 5 if every comparison failed, 9 if no result is correct, 6 if any is untrusted, else 0."""
+    """Return 5 if every comparison failed, 9 if no result is correct, 6 if any is untrusted, else 0.
+
+    It is 4 if every comparison failed because a target has no Python interpreter or no torch.
+    """
     verdicts = {row.verdict for row in comparisons}
     if verdicts == {Verdict.FAILED}:
-        return WorkerFailed.exit_code
+        kinds = {"" if row.failure is None else row.failure.kind for row in comparisons}
+        return MissingTool.exit_code if kinds <= MISSING_TARGET else WorkerFailed.exit_code
     if verdicts and verdicts <= {Verdict.FAILED, Verdict.WRONG}:
         return WrongResults.exit_code
     if not all(row.trusted for row in comparisons):

@@ -35,7 +35,7 @@ from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.machine.facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.machine.system.cores import available_cores
-from torchyard.process.ending import WorkerFailure
+from torchyard.process.ending import MISSING_TARGET, WorkerFailure
 from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 from torchyard.results.directory import home_folder
 
@@ -303,7 +303,7 @@ def _start(request: PeakRequest, group: WorkerGroup, folder: Path) -> WorkerProc
 
 
 def _failed(trouble: WorkerFailure, request: PeakRequest) -> Exception:
-    if trouble.kind in ("no-torch", "no-python"):
+    if trouble.kind in MISSING_TARGET:
         return MissingTool(
             f"measuring a peak needs a working torch in {request.target.python}",
             why=trouble.what,

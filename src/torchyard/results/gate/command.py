@@ -118,7 +118,12 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     side = choose_side(run, find=find_run)
     if side.newest.state != "finished":
         limits = _strict(limits, side.newest)
-    outcome = run_gate(_comparison(side, options), limits)
+    comparison = _comparison(side, options)
+    labels = [row.workload for row in comparison.rows]
+    labels += [item.workload for item in comparison.unpaired]
+    for pattern in limits.unmatched(labels):
+        print_message(f"warning: the limit {pattern!r} matches no workload")
+    outcome = run_gate(comparison, limits)
     for path, option, append in files:
         _write(path, gate_markdown(outcome), option=option, append=append)
     print_data(gate_json(outcome) if as_json else printable(gate_text(outcome)))

@@ -32,6 +32,8 @@ from torchyard.results.model import Metric
 from torchyard.stats.between_runs import Effect, beyond_p
 from torchyard.stats.suite import benjamini_hochberg
 
+_UNCHECKED: Final[frozenset[Standing]] = frozenset({"missing", "new", "no limit"})
+"""Standings of workloads that were not compared with a limit: a gate must not pass on them alone."""
 _PLAIN_TIMES: Final = "times of two runs are not interleaved"
 _ONE_READING: Final = "single readings, without a confidence interval"
 
@@ -50,9 +52,21 @@ class Gate:
         """Return the limit of a workload; None if it has none."""
         max_slowdown = self.max_slowdown
         for limit in self.limits:
-            if any(fnmatchcase(text, limit.pattern) for text in (label, label.partition(" ")[0])):
+            if _matches(limit.pattern, label):
                 max_slowdown = limit.max_slowdown
         return max_slowdown
+
+    def unmatched(self, labels: Sequence[str]) -> list[str]:
+        """Return the patterns that match none of these workloads, such as misspelled ones."""
+        return [
+            limit.pattern
+            for limit in self.limits
+            if not any(_matches(limit.pattern, label) for label in labels)
+        ]
+
+
+def _matches(pattern: str, label: str) -> bool:
+    return any(fnmatchcase(text, pattern) for text in (label, label.partition(" ")[0]))
 
 
 def compare_inside(side: Side, rules: Rules) -> CrossComparison:
@@ -91,6 +105,14 @@ def run_gate(comparison: CrossComparison, gate: Gate) -> GateOutcome:
             f"no workload has both a limit and a {gate.metric}",
             why=f"{len(rows)} rows were compared",
             hint="use --max-slowdown, or a pattern such as --limit 'models/*=5%'",
+        )
+    if gate.policy.on_missing != "fail" and all(
+        row.standing in _UNCHECKED or row.failed_before for row in rows
+    ):
+        raise NothingToDo(
+            "no workload with a limit was measured in both runs, so nothing was checked",
+            why=f"compared {comparison.one.text} and {comparison.other.text}",
+            hint="after a change of names, save a new baseline; --require-all fails instead",
         )
     decided = [replace(row, action=_action(row, gate.policy)) for row in rows]
     decided.sort(key=lambda row: STANDINGS.index(row.standing))

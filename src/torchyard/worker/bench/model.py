@@ -74,7 +74,7 @@ class Model:
         return {
             name: tensor.detach().clone()
             for name, tensor in self._named(with_parameters).items()
-            if _can_be_written(tensor)
+            if can_be_written(tensor)
         }
 
     def rewind(self) -> None:
@@ -215,7 +215,7 @@ def _inputs_of(built: BuiltWorkload) -> List[Any]:
     return flatten(built.args) + flatten(built.kwargs)
 
 
-def _can_be_written(tensor: Any) -> bool:
+def can_be_written(tensor: Any) -> bool:
     """Whether no elements share memory, as they do in an expanded tensor."""
     if tensor.layout is not torch.strided:
         return True

@@ -8,8 +8,10 @@ on are compared by identity with those present before any user code was loaded.
 import gc
 import os
 import random
+import signal
 import sys
 import time
+import tracemalloc
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -19,6 +21,7 @@ from torchyard.worker.devices import random_states
 Reader = Callable[[], Any]
 Writer = Callable[[Any], Any]
 
+_AUTOGRAD: Any = getattr(torch._C, "_autograd", None)
 _ENVIRONMENT_OF_COMPILERS = ("TORCH", "TRITON", "PYTORCH", "CUDA", "KINETO", "NCCL")
 
 
@@ -125,6 +128,163 @@ def _set_trace_functions(functions: Tuple[Any, Any]) -> None:
     sys.setprofile(functions[1])
 
 
+def _scheduling() -> Any:
+    """Return the scheduling policy and the static priority of this thread."""
+    reader = getattr(os, "sched_getscheduler", None)
+    return None if reader is None else (reader(0), os.sched_getparam(0).sched_priority)
+
+
+def _set_scheduling(value: Any) -> None:
+    os.sched_setscheduler(0, value[0], os.sched_param(value[1]))
+
+
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+def _timers() -> Tuple[float, ...]:
+    """Return the intervals of the timers whose signals interrupt this process."""
+    return tuple(signal.getitimer(timer)[1] for timer in TIMERS)
+
+
+def _set_timers(intervals: Tuple[float, ...]) -> None:
+    for timer, interval in zip(TIMERS, intervals):
+        signal.setitimer(timer, interval, interval)
+
+
+def _monitoring() -> Any:
+    """Return the tools of `sys.monitoring` and their events (Python 3.12)."""
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        return ()
+    tools = [(tool, monitoring.get_tool(tool)) for tool in range(6)]
+    return tuple(
+        (tool, name, monitoring.get_events(tool)) for tool, name in tools if name is not None
+    )
+
+
+def _set_monitoring(tools: Any) -> None:
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    for tool, _, _ in _monitoring():
+        if tool not in {before[0] for before in tools}:
+            monitoring.set_events(tool, 0)
+            monitoring.free_tool_id(tool)
+    for tool, _, events in tools:
+        monitoring.set_events(tool, events)
+
+
+def _set_tracemalloc(frames: int) -> None:
+    tracemalloc.stop()
+    if frames:
+        tracemalloc.start(frames)
+
+
+def _traced_frames() -> int:
+    return tracemalloc.get_traceback_limit() if tracemalloc.is_tracing() else 0
+
+
+def _module_hooks() -> Dict[str, Tuple[Any, ...]]:
+    """Return the keys of the hooks that apply to every module."""
+    return {
+        name: tuple(value)
+        for name, value in vars(torch.nn.modules.module).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    }
+
+
+def _set_module_hooks(before: Dict[str, Tuple[Any, ...]]) -> None:
+    for name, keys in before.items():
+        hooks = getattr(torch.nn.modules.module, name)
+        for key in [key for key in hooks if key not in keys]:
+            del hooks[key]
+
+
+def _saved_tensor_hooks() -> Any:
+    """Return the hooks for tensors that are saved for the backward pass."""
+    read = getattr(_AUTOGRAD, "_top_saved_tensors_default_hooks", None)
+    return None if read is None else read(True)
+
+
+def _pop_saved_tensor_hooks(before: Any) -> None:
+    while _saved_tensor_hooks() != before:
+        _AUTOGRAD._pop_saved_tensors_default_hooks()
+
+
+_COMPILER_CONFIGS = ("torch._dynamo.config", "torch._inductor.config", "torch._functorch.config")
+
+
+def _compiler_settings() -> Dict[str, Any]:
+    """Return the settings of compilers that differ from their defaults."""
+    settings = {}
+    for label in _COMPILER_CONFIGS:
+        config = sys.modules.get(label)
+        is_default = getattr(config, "_is_default", None)
+        if is_default is not None:
+            for name, entry in getattr(config, "_config", {}).items():
+                if not is_default(name) and getattr(config, name) != entry.default:
+                    settings["%s.%s" % (label, name)] = getattr(config, name)
+    return settings
+
+
+def _set_compiler_settings(before: Dict[str, Any]) -> None:
+    for label in {**_compiler_settings(), **before}:
+        module, _, name = label.rpartition(".")
+        config = sys.modules[module]
+        default = config._config[name].default
+        setattr(config, name, before.get(label, default))
+
+
+def _pair(name: str, holder: Any, read: str, write: str) -> List[Item]:
+    """Return the item of a flag with these functions; none where torch lacks the reader."""
+    reader = getattr(holder, read, None)
+    return [] if reader is None else [Item(name, reader, getattr(holder, write, None))]
+
+
+def _attribute(name: str, holder: Any, attribute: str) -> List[Item]:
+    """Return the item of an attribute; none where torch lacks it."""
+    if not hasattr(holder, attribute):
+        return []
+    return [
+        Item(
+            name,
+            lambda: getattr(holder, attribute),
+            lambda value: setattr(holder, attribute, value),
+        )
+    ]
+
+
+def _of_torch() -> List[Item]:
+    """Return items that only some versions of torch have."""
+    einsum = getattr(torch.backends, "opt_einsum", None)
+    invariants = getattr(torch.sparse, "check_sparse_tensor_invariants", None)
+    items = [
+        *_pair(
+            "fast path of attention modules",
+            getattr(torch.backends, "mha", None),
+            "get_fastpath_enabled",
+            "set_fastpath_enabled",
+        ),
+        *_attribute("optimisation of torch.einsum", einsum, "enabled"),
+        *_attribute("strategy of torch.einsum", einsum, "strategy"),
+        *_pair(
+            "threads of the backward pass",
+            torch._C,
+            "_is_multithreading_enabled",
+            "_set_multithreading_enabled",
+        ),
+        *_pair("autograd profiler", _AUTOGRAD, "_profiler_enabled", ""),
+    ]
+    if hasattr(invariants, "is_enabled"):
+        switch: Any = invariants
+        items.append(
+            Item(
+                "checks of sparse tensors",
+                switch.is_enabled,
+                lambda enabled: switch.enable() if enabled else switch.disable(),
+            )
+        )
+    return items
+
+
 def _items() -> List[Item]:
     items = [
         Item("number of threads", torch.get_num_threads, torch.set_num_threads),
@@ -166,6 +326,14 @@ def _items() -> List[Item]:
         Item("environment variables", _environment, _set_environment),
         Item("working directory", os.getcwd, os.chdir),
         Item("switch interval", sys.getswitchinterval, sys.setswitchinterval),
+        Item("scheduling policy", _scheduling, _set_scheduling),
+        Item("interval timers", _timers, _set_timers),
+        Item("monitoring of Python code", _monitoring, _set_monitoring),
+        Item("tracing of memory allocations", _traced_frames, _set_tracemalloc),
+        Item("hooks of all modules", _module_hooks, _set_module_hooks),
+        Item("hooks of saved tensors", _saved_tensor_hooks, _pop_saved_tensor_hooks),
+        Item("compiler settings", _compiler_settings, _set_compiler_settings),
+        *_of_torch(),
     ]
     for flag in (
         "cudnn_enabled",
@@ -174,11 +342,22 @@ def _items() -> List[Item]:
         "cudnn_allow_tf32",
         "cublas_allow_tf32",
         "mkldnn_deterministic",
+        "mkldnn_enabled",
+        "nnpack_enabled",
+        "onednn_allow_tf32",
+        "qengine",
         "flash_sdp_enabled",
         "mem_efficient_sdp_enabled",
         "math_sdp_enabled",
         "cublas_allow_fp16_reduced_precision_reduction",
         "cublas_allow_bf16_reduced_precision_reduction",
+        "cublas_allow_fp16_accumulation",
+        "cudnn_sdp_enabled",
+        "overrideable_sdp_enabled",
+        "fa3_sdp_enabled",
+        "cpu_allow_fp16_reduced_precision_reduction",
+        "math_sdp_allow_fp16_bf16_reduction",
+        "deterministic_fill_uninitialized_memory",
     ):
         read = getattr(torch._C, "_get_" + flag, None)
         if read is not None:
@@ -240,12 +419,12 @@ def _read(item: Item) -> Any:
 
 
 def _describe(name: str, before: Any, after: Any) -> str:
-    if name == "environment variables":
+    if isinstance(before, dict) and isinstance(after, dict):
         keys = sorted(key for key in set(before) | set(after) if before.get(key) != after.get(key))
-        return "environment variables " + ", ".join(keys[:5])
+        return name if name == "hooks of all modules" else name + " " + ", ".join(keys[:5])
     if isinstance(before, frozenset):
         before, after = sorted(before), sorted(after)
-    if name == "trace and profile functions":
+    if name in ("trace and profile functions", "hooks of saved tensors"):
         return name
     return "%s %s -> %s" % (name, str(before)[:60], str(after)[:60])
 
@@ -291,7 +470,7 @@ class SharedFunctions:
             now = vars(holder)
             for name, value in functions.items():
                 current = now.get(name, _MISSING)
-                if current is value or _is_of_torch(current):
+                if current is value or (_is_in_torch(holder) and _is_of_torch(current)):
                     continue
                 replaced.append("%s.%s" % (label, name))
                 try:
@@ -302,6 +481,12 @@ class SharedFunctions:
 
 
 _MISSING = object()
+
+
+def _is_in_torch(holder: Any) -> bool:
+    """Whether torch defines this module or class, and may replace its functions."""
+    name = str(getattr(holder, "__module__", None) or getattr(holder, "__name__", ""))
+    return name.partition(".")[0] in ("torch", "builtins", "time", "gc")
 
 
 def _is_of_torch(value: Any) -> bool:

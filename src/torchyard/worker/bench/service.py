@@ -197,7 +197,8 @@ class WorkerService:
             if isinstance(runner, RankRunner)
         ]
         self._relocator = Relocator([*self._models.values(), *own, *copied])
-        self._checks.begin(list(self._models.values()), seed)
+        first = [] if compiled_before else self._runners.values()
+        self._checks.begin(list(self._models.values()), seed, first)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
             "loss": built.loss_name if training else "",

@@ -183,7 +183,8 @@ class ThisProcessService(WorkerService):
             self._runners[variant["name"]] = runner
         compiled = sum(uses_dynamo(runner.backend) for runner in self._runners.values())
         dynamo_graphs.raise_cache_limits(compiled)
-        self._checks.begin([model], seed)
+        compared = self._runners.values() if len(variants) > 1 else ()
+        self._checks.begin([model], seed, compared)
         return {"loss": "", "batch_size": None, "notes": hardware.notes}
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 import torch
 
 from torchyard.worker.bench import backends, dynamo_graphs, options, torch_settings
+from torchyard.worker.bench.accuracy import plain_values
 from torchyard.worker.bench.backend_names import GIVEN, is_user_function
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.model import Model, copies_of, write_tensors
@@ -387,6 +388,9 @@ class VariantRunner:
         """Copy the outputs of an iteration, the tensors that it wrote (`changed`) and those of the groups."""
         model = self.model
         results = {"output": flatten(kept[0])}
+        values = plain_values.values_of(kept[0])
+        if values:
+            results[plain_values.GROUP] = values
         if model.training:
             results["loss"] = [kept[1]]
             results["gradient"] = self._gradients()

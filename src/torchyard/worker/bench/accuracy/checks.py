@@ -9,17 +9,25 @@ rounding, nor wrong: they are compared with those of the dequantised weights, an
 is reported.
 """
 
+import contextlib
 import math
+import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
 from torchyard.worker.bench.accuracy import behaviour
 from torchyard.worker.bench.accuracy import judge as accuracy
-from torchyard.worker.bench.accuracy.behaviour import ModuleState
+from torchyard.worker.bench.accuracy.plain_values import GROUP
+from torchyard.worker.bench.accuracy.shared_state import (
+    EagerTime,
+    ModuleState,
+    computes_without_calls,
+)
 from torchyard.worker.bench.accuracy.tensors import (
+    LAZY,
     largest_difference,
     place_for,
     relative_distance,
@@ -65,9 +73,17 @@ class Checks:
         self._untrusted: Dict[str, List[str]] = {}
         self._notes: Dict[str, List[str]] = {}
         self._baselines: Dict[int, Tuple[VariantRunner, List[Any]]] = {}
+        self._computing = False
+        """Whether threads or processes were found that compute all the time."""
+        self._eager_times: Dict[int, EagerTime] = {}
+        """By the model: the time of eager code before any candidate has run."""
 
-    def begin(self, models: List[Model], seed: int) -> None:
-        """Record the shared state after everything is built and before any variant runs."""
+    def begin(self, models: List[Model], seed: int, runners: Iterable[VariantRunner] = ()) -> None:
+        """Record the shared state after everything is built and before any variant runs.
+
+        Eager code runs on the models of those `runners` that run user code: what it changes itself is
+        attributed to no variant.
+        """
         self._seed = seed
         self._modules = [(model, ModuleState(model)) for model in models]
         for model in models:
@@ -76,6 +92,16 @@ class Checks:
                 kinds.add(type(model.optimizer))
             for kind in kinds:
                 SHARED_FUNCTIONS.add(kind.__name__, kind)
+            for name in modules_of(model, kinds):
+                SHARED_FUNCTIONS.add(name, sys.modules[name])
+        states = {id(model): state for model, state in self._modules}
+        for runner in runners:
+            key = id(runner.model)
+            if not runner.runs_user_code or runner.several_ranks or key in self._eager_times:
+                continue
+            with contextlib.suppress(Exception):  # reported where its results are needed
+                self._eager_times[key] = EagerTime(runner.peer(), states[key])
+        self._computing = bool(self._eager_times) and computes_without_calls()
 
     def references(self, runner: VariantRunner, limit_bytes: Optional[int]) -> Dict[str, Any]:
         """Return references of two draws, and which inputs can be varied."""
@@ -178,7 +204,9 @@ class Checks:
             ):
                 wrong += more_wrong
                 notes += more_notes
-        self._add(self._notes, runner, notes)
+        lazy = [note for note in notes if note.startswith(LAZY)]
+        self._add(self._untrusted, runner, lazy)
+        self._add(self._notes, runner, [note for note in notes if note not in lazy])
         return wrong
 
     def _own_reference(self, runner: VariantRunner) -> Dict[str, Any]:
@@ -292,6 +320,7 @@ class Checks:
                 wrong = self._more(runner, peer, level)
                 failure = {"call": None, "text": "; ".join(wrong)} if wrong else None
         self._check_baseline(runner, values)
+        self._check_speed_of_eager_code(runner)
         self._attribute_changes(runner)
         return {
             "failure": failure,
@@ -334,6 +363,19 @@ class Checks:
             text = CHANGED + "the results of eager code on the same inputs"
             self._add(self._untrusted, runner, [text])
 
+    def _check_speed_of_eager_code(self, runner: VariantRunner) -> None:
+        eager_time = self._eager_times.get(id(runner.model))
+        if eager_time is None or not runner.runs_user_code:
+            return
+        if not self._computing and computes_without_calls():
+            self._computing = True
+            text = CHANGED + "the load: threads or processes compute while no variant runs"
+            self._add(self._untrusted, runner, [text])
+            return
+        slower = eager_time.slower()
+        if slower:
+            self._add(self._untrusted, runner, [CHANGED + slower])
+
     def _attribute_changes(self, runner: VariantRunner) -> None:
         """Attribute state changes since the last check to the variant that has just run."""
         unfinished = self._unfinished.get(runner.name, [])
@@ -342,12 +384,13 @@ class Checks:
             self._add(self._untrusted, runner, [text])
         if runner.replaced:
             self._add(self._untrusted, runner, [REPLACED + ", ".join(runner.replaced[:5])])
-        for number, (model, state) in enumerate(self._modules):
-            changes = state.changes()
+        for model, state in self._modules:
+            compared = runner.runs_user_code and id(model) in self._eager_times
+            changes = state.changes(attributes=compared)
             if changes:
                 text = CHANGED + "the module that the variants share: " + ", ".join(changes)
                 self._add(self._untrusted, runner, [text])
-                self._modules[number] = (model, ModuleState(model))
+            state.accept()
         for text, restored in runner.state_changes.items():
             if restored:
                 self._add(self._notes, runner, ["changed the %s; it was restored" % text])
@@ -373,12 +416,27 @@ class Checks:
 
 
 def _has_finite_values(results: Any) -> bool:
-    """Whether there is a number to compare: not everything is empty, infinite or NaN."""
+    """Whether there is a number to compare: not everything is empty, infinite or NaN.
+
+    A text or a single integer, such as a status, says too little about what was computed.
+    """
     return any(
-        tensor.numel() > 0
+        tensor.numel() > (group == GROUP and not tensor.is_floating_point())
+        and (group != GROUP or tensor.dtype is not torch.uint8)
         and (not tensor.is_floating_point() or bool(torch.isfinite(tensor).any()))
-        for tensors in results.values()
+        for group, tensors in results.items()
         for tensor in tensors
+    )
+
+
+def modules_of(model: Model, kinds: Iterable[type]) -> List[str]:
+    """Return the names of the Python modules outside torch that define the model."""
+    names = {str(kind.__module__) for kind in kinds}
+    names.add(str(getattr(getattr(model.module, "function", None), "__module__", "")))
+    return sorted(
+        name
+        for name in names
+        if name in sys.modules and name.partition(".")[0] not in ("torch", "torchyard", "builtins")
     )
 
 

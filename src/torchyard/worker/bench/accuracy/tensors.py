@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import torch
 
 from torchyard.worker.devices import device_of
-from torchyard.worker.workload import is_opaque
+from torchyard.worker.workload import SEQUENCES, is_opaque, members_of
 
 Results = Dict[str, List[Any]]
 """Tensors of one iteration by kind: output, loss, gradient, buffer, parameter."""
@@ -43,6 +43,8 @@ def plain(tensor: Any, place: Any = "cpu") -> Any:
         tensor = tensor.to_dense()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
+    if tensor.is_floating_point() and tensor.element_size() < 2:
+        tensor = tensor.float()  # the 8-bit formats have no arithmetic
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
@@ -114,9 +116,17 @@ def largest_difference(left: Results, right: Results, on: Any = "cpu") -> float:
     return largest
 
 
+CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, range, slice, type)
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CLOSE = 1e-2
 """Relative difference of Python numbers in a result that may come from rounding."""
+
+
+ITERATOR = "an iterator of type "
+LAZY = "the work of an iterator is not timed:"
+"""Start of the reason for distrust if a result is computed while it is read."""
+COMPARED_OBJECTS = (" ndarray", " set", " frozenset")
+"""Endings of the facts of objects that are compared as values of the result."""
 
 
 class Part(NamedTuple):
@@ -141,14 +151,14 @@ def _describe(value: Any, where: str, training: bool, parts: List[Part], depth: 
     if isinstance(value, torch.Tensor):
         parts.append(Part(where, "tensor", _tensor_facts(value, training)))
         return
-    kind = type(value).__name__
+    kind = _name_of(type(value))
     if isinstance(value, dict):
         parts.append(
             Part(where, "container", ["a %s with keys %s" % (kind, sorted(map(str, value)))])
         )
         for key in value:
             _describe(value[key], "%s[%r]" % (where, key), training, parts, depth + 1)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, SEQUENCES):
         parts.append(Part(where, "container", ["a %s of %d" % (kind, len(value))]))
         for index, item in enumerate(value):
             _describe(item, "%s[%d]" % (where, index), training, parts, depth + 1)
@@ -156,20 +166,44 @@ def _describe(value: Any, where: str, training: bool, parts: List[Part], depth: 
         numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
         facts = ["a %s" % kind] if numeric else [repr(value)[:80]]
         parts.append(Part(where, "plain", facts, value if numeric else None))
+    elif isinstance(value, CONSTANTS):
+        parts.append(Part(where, "plain", [repr(value)]))
     elif is_opaque(value):
-        parts.append(Part(where, "object", ["an object of type %s" % kind]))
+        text = ITERATOR if hasattr(value, "__next__") else "an object of type "
+        parts.append(Part(where, "object", [text + kind]))
     else:
         parts.append(Part(where, "container", ["an object of type %s" % kind]))
-        for name, item in vars(value).items():
+        for name, item in members_of(value).items():
             _describe(item, "%s.%s" % (where, name), training, parts, depth + 1)
+
+
+def _name_of(kind: type) -> str:
+    """Return the name of a type; with its module for one that is named like a type of Python or torch."""
+    standard = {one.__name__: one for one in (*SEQUENCES, dict, torch.Tensor)}
+    if standard.get(kind.__name__, kind) is kind:
+        return kind.__name__
+    return "%s.%s" % (kind.__module__, kind.__qualname__)
+
+
+def not_compared(parts: List[Part]) -> List[str]:
+    """Return notes about elements whose values no check compares, such as generators and functions."""
+    objects = [part for part in parts if part.kind == "object"]
+    unread = [
+        "%s: %s" % (part.where, part.facts[0])
+        for part in objects
+        if not part.facts[0].endswith(COMPARED_OBJECTS)
+    ]
+    lazy = [part.where for part in objects if part.facts[0].startswith(ITERATOR)]
+    notes = ["not compared: " + ", ".join(unread[:3])] if unread else []
+    return notes + ["%s %s" % (LAZY, ", ".join(lazy[:3]))] if lazy else notes
 
 
 def _tensor_facts(tensor: Any, training: bool) -> List[str]:
     kind = torch.Tensor if isinstance(tensor, torch.nn.Parameter) else type(tensor)
     facts = [
-        "type %s" % kind.__name__,
+        "type %s" % _name_of(kind),
         str(tensor.dtype),
-        "shape %s" % (tuple(tensor.shape),),
+        "shape %s" % (_shape_of(tensor),),
         "on %s" % tensor.device.type,
         str(tensor.layout),
     ]
@@ -178,6 +212,13 @@ def _tensor_facts(tensor: Any, training: bool) -> List[str]:
     elif training:
         facts.append("without a gradient function")
     return facts
+
+
+def _shape_of(tensor: Any) -> Any:
+    """Return the shape; of a nested tensor those of its parts."""
+    if getattr(tensor, "is_nested", False):
+        return [tuple(part.shape) for part in tensor.unbind()]
+    return tuple(tensor.shape)
 
 
 def difference(actual: List[Part], expected: List[Part]) -> str:

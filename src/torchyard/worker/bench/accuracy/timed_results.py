@@ -13,6 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
+from torchyard.worker.bench.accuracy import plain_values
 from torchyard.worker.bench.accuracy.tensors import Results, pieces, plain
 from torchyard.worker.bench.variant import VariantRunner
 
@@ -181,17 +182,19 @@ class Verifier:
                 return False
             for one, other, limit in zip(tensors, expected[group], limits):
                 relative = distance(one, other)
-                least = _least(other)
+                least = _least(other, group)
                 if any(seen > max(most, least) for seen, most in zip(relative, limit)):
                     return False
         return True
 
 
-def _least(expected: Any) -> float:
+def _least(expected: Any, group: str) -> float:
     """Return the relative difference that is always near: only of a single number, which hides no other."""
     if expected.numel() != 1 or not expected.is_floating_point():
         return 0.0
-    return SINGLE_STEPS * float(torch.finfo(expected.dtype).eps)
+    # Python has one type of numbers, whatever the type of the tensor that they come from.
+    dtype = torch.float32 if group == plain_values.GROUP else expected.dtype
+    return SINGLE_STEPS * float(torch.finfo(dtype).eps)
 
 
 def distance(actual: Any, expected: Any) -> List[float]:
@@ -212,12 +215,13 @@ def distance(actual: Any, expected: Any) -> List[float]:
         gap = torch.where(finite, first - second, zero)
         size = torch.where(finite, second, zero)
         parts = [gap.square().sum(), size.square().sum(), gap.abs().max(), size.abs().max()]
-        parts.append((torch.isfinite(first) != finite).any().double())
+        same = (first == second) | (torch.isnan(first) & torch.isnan(second))
+        parts.append((~same & ~(finite & torch.isfinite(first))).any().double())
         totals.append(torch.stack(parts))
     table = torch.stack(totals)  # read once: each number read from a GPU waits for it
     gap_squares, size_squares, *_ = table.sum(dim=0).tolist()
     _, _, largest_gap, largest, mismatched = table.max(dim=0).values.tolist()
-    if mismatched or size_squares == 0.0:
+    if mismatched or size_squares == 0.0 or math.inf in (gap_squares, size_squares):
         return far
     return [math.sqrt(gap_squares / size_squares), largest_gap / largest]
 
@@ -228,7 +232,7 @@ def _identical(one: Results, other: Results) -> bool:
     return all(
         len(tensors) == len(other[group])
         and all(
-            left.shape == right.shape and left.dtype is right.dtype and _equal(left, right)
+            left.dtype is right.dtype and _equal(left, right)
             for left, right in zip(tensors, other[group])
         )
         for group, tensors in one.items()
@@ -236,7 +240,8 @@ def _identical(one: Results, other: Results) -> bool:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    return bool(torch.equal(plain(left, left.device), plain(right, left.device)))
+    one, other = plain(left, left.device), plain(right, left.device)
+    return one.shape == other.shape and bool(torch.equal(one, other))
 
 
 def _bytes(tensor: Any) -> int:
