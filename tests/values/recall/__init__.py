@@ -23,6 +23,8 @@ CORPORA: Final = (
     "later_clean",
     "review_planted",
     "review_clean",
+    "broad_planted",
+    "broad_clean",
 )
 MARK: Final = "# waste"
 
