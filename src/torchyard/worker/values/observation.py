@@ -253,6 +253,8 @@ class Observation:
     """Enclosing operators, outermost first (deep only)."""
     in_backward = False
     """Called by a backward pass."""
+    view_of_torch = False
+    """Called by the backward of a view that torch's own Python code took."""
     step = 0
     position = 0
     """Index among the operator's written tensors."""

@@ -19,7 +19,7 @@ BROADCASTING = aten(
     "add sub rsub mul div addcmul addcdiv lerp minimum maximum fmin fmax pow eq ne lt le gt ge where "
     "floor_divide remainder fmod clamp clamp_min clamp_max atan2 hypot xlogy copysign logaddexp "
     "mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward "
-    "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits"
+    "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits scatter_add index_add"
 )
 """Operators that give the same result if an operand is expanded from a single element."""
 _MOST_FILLS = 1024

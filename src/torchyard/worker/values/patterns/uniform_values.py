@@ -66,7 +66,7 @@ class SingleValue(Pattern):
             and all(state.size_bytes <= one_number for _, state in observation.inputs)
         )
         self._reported.put(observation.state)
-        if follows:
+        if follows or (not zero and self.in_formula(observation)):
             return
         if zero:
             name, detail = "single zero", "every element is zero"
@@ -91,7 +91,7 @@ ORDINARY = aten(
 )
 """Activations and masks produce such values by design."""
 MASKING = aten("masked_fill where tril triu _softmax _safe_softmax constant_pad_nd")
-"""Zero rows of masks and padding serve another purpose."""
+"""Zero columns, and fewer than `SHARE` zero rows, of masks and padding serve another purpose."""
 SCATTERS = aten(
     "scatter scatter_add scatter_reduce index_put _index_put_impl index_add index_copy one_hot"
 )
@@ -221,14 +221,16 @@ def _least_share(observation: Observation) -> float:
 def _in_rows(observation: Observation, share: float) -> bool:
     """Whether the zeros fill whole rows (along the last dimension) or whole columns."""
     tensor = observation.tensor
-    if share < ROW_SHARE or tensor.dim() < 2 or observation.operator.name in MASKING:
+    masking = observation.operator.name in MASKING
+    if share < (SHARE if masking else ROW_SHARE) or tensor.dim() < 2:
         return False
     used = tensor != 0
     columns, count = tensor.shape[-1], tensor.numel() // max(1, tensor.shape[-1])
-    rows_used = columns < _LEAST_ROW or int(used.any(-1).sum()) > (1 - ROW_SHARE) * count
-    if not rows_used:
-        return True
-    if count < _LEAST_ROW:
+    if columns >= _LEAST_ROW:
+        zero_share = 1 - int(used.any(-1).sum()) / count
+        if zero_share >= (SHARE if masking else ROW_SHARE):
+            return True
+    if masking or count < _LEAST_ROW:
         return False
     return int(used.reshape(-1, columns).any(0).sum()) <= (1 - ROW_SHARE) * columns
 
@@ -366,8 +368,9 @@ class Structured(Pattern):
             if (
                 self._single(argument, state)
                 and argument.numel() * 2 >= observation.tensor.shape[constant[0]]
-                and not _is_small_factor(observation, argument)
             ):
+                if _is_factor(observation, argument, state):
+                    continue
                 return True
             if argument.numel() * argument.element_size() < LEAST_FINDING_BYTES:
                 continue
@@ -387,11 +390,11 @@ class Structured(Pattern):
         return self.scanner.constant_runs(argument, argument.numel())
 
 
-def _is_small_factor(observation: Observation, argument: torch.Tensor) -> bool:
-    """Whether a constant is too small for a finding, and no initial state: those are zero."""
+def _is_factor(observation: Observation, argument: torch.Tensor, state: Any) -> bool:
+    """Whether a constant has no finding of its own, and is no initial state: those are zero."""
     size = argument.numel() * argument.element_size()
-    small = observation.operator.name in PRODUCTS and size < LEAST_FINDING_BYTES
-    return small and bool(argument.any())
+    unreported = state.fill is not None or size < LEAST_FINDING_BYTES
+    return observation.operator.name in PRODUCTS and unreported and bool(argument.any())
 
 
 def _of_one(observation: Observation) -> bool:
