@@ -288,6 +288,8 @@ class Observation:
     """Index among the operators inside the outermost one, in start order; identifies it in a replay."""
     inputs: Inputs = ()
     """Tensors that the operator read, without those that it only overwrote."""
+    input_hashes: Tuple[Optional[int], ...] = ()
+    """Hashes of the inputs, if a pattern keeps the observation to compare others with it."""
     written_inside = False
     """Deep only: an inner operator wrote all of it and was observed separately."""
 

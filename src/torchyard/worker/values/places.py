@@ -272,6 +272,22 @@ def torch_frame(*functions: str) -> Optional[FrameType]:
     return None
 
 
+def calls_operator(name: str) -> bool:
+    """Return whether the Python function that called the current operator names it.
+
+    Otherwise a composite operator called it, as `scaled_dot_product_attention` calls `tril`.
+    """
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and _passes_on(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is None or name in frame.f_code.co_names
+
+
+def is_of_torch(code: CodeType) -> bool:
+    """Return whether a function belongs to torch."""
+    return code.co_filename.startswith(_TORCH)
+
+
 def collated_by_torch() -> bool:
     """Return whether a DataLoader called the operator, and not a function of the program."""
     frame: Optional[FrameType] = sys._getframe(1)

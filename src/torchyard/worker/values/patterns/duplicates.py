@@ -20,6 +20,7 @@ import torch
 
 from torchyard.worker.values.findings import LEAST_SHARE, Finding
 from torchyard.worker.values.observation import Observation, StorageState, covers
+from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import (
     LEAST_FINDING_BYTES,
     Pattern,
@@ -29,7 +30,12 @@ from torchyard.worker.values.patterns import (
     where,
 )
 from torchyard.worker.values.patterns.wasted_writes import GUARDS
-from torchyard.worker.values.places import called_by_torch, caller, collated_by_torch
+from torchyard.worker.values.places import (
+    called_by_torch,
+    caller,
+    calls_operator,
+    collated_by_torch,
+)
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
@@ -84,13 +90,20 @@ class Duplicate(Pattern):
         if self._own_input(observation):
             self._pass_on(observation)
             return
+        if _made_inside(observation):
+            self._again.put(observation.state, _Repeated(None))
+            return
         node = self.autograd_node() if observation.in_backward else None
         number = _FORWARD if node is None else node._sequence_nr()
         content = (observation.scan.hash, observation.size_bytes, observation.dtype, number)
         first = self._first_computed.get(content)
         if first is not None:
-            self._count(observation, first)
+            if self._coincides(observation, first):
+                self._again.put(observation.state, _Repeated(None))
+            else:
+                self._count(observation, first)
             return
+        observation.input_hashes = _input_hashes(observation)
         self._first_computed[content] = observation
         if len(self._first_computed) > _MOST_COMPUTED:
             self._first_computed.popitem(last=False)
@@ -147,6 +160,17 @@ class Duplicate(Pattern):
                     finding.least_calls = OWN_INPUT_CALLS
             return True
         return False
+
+    def _coincides(self, observation: Observation, first: Observation) -> bool:
+        """Return whether the program could not have known that two results are equal."""
+        if observation.in_backward and self.in_formula(observation):
+            return True
+        if observation.operator.name != first.operator.name:
+            return observation.dtype is torch.bool  # tests of the same data
+        # An iteration that converged computes the same result of other inputs.
+        hashes = zip(first.input_hashes, _input_hashes(observation))
+        known = [(one, other) for one, other in hashes if one is not None and other is not None]
+        return first.node == observation.node and any(one != other for one, other in known)
 
     def _count(self, observation: Observation, first: Observation, by_rows: bool = True) -> None:
         detail = "the same bits as %s computed before" % first.operator.name
@@ -212,6 +236,21 @@ class Duplicate(Pattern):
             least_share=least_share,
             by_rows=by_rows,
         )
+
+
+def _input_hashes(observation: Observation) -> Tuple[Optional[int], ...]:
+    return tuple(state.hash if covers(one, state) else None for one, state in observation.inputs)
+
+
+TRIANGLES = aten("tril triu")
+
+
+def _made_inside(observation: Observation) -> bool:
+    """Return whether a composite operator made a constant, such as a causal mask: the program cannot reuse it."""
+    name = observation.operator.name
+    if not (observation.generated or name in TRIANGLES):
+        return False
+    return not calls_operator(name.rpartition("::")[2])
 
 
 _MOST_WAITING = 1024
@@ -463,12 +502,17 @@ class Unchanged(Pattern):
         self._calls: Dict[Tuple[int, int], int] = {}
         self._same = StorageNotes()
         """Storages that hold an unchanged result in this step."""
+        self._inside = StorageNotes()
+        """Storages that hold constants of composite operators."""
 
     def observe(self, observation: Observation) -> None:
         """Compare a result with that of the same call in the previous step."""
         if not self.concerns(observation) and not (
             observation.generated and observation.size_bytes >= LEAST_FINDING_BYTES
         ):
+            return
+        if self._inside.any_of(observation) or _made_inside(observation):
+            self._inside.put(observation.state)
             return
         site = (observation.node, observation.position)
         call = self._calls.get(site, 0)
@@ -499,6 +543,7 @@ class Unchanged(Pattern):
         """Reset the call indices."""
         self._calls.clear()
         self._same.clear()
+        self._inside.clear()
 
     def _serve(self, observation: Observation, result: _Result) -> None:
         for _, state in observation.inputs:

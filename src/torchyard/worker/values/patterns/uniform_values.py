@@ -21,6 +21,7 @@ from torchyard.worker.values.findings import LEAST_SHARE
 from torchyard.worker.values.observation import Observation, StorageState
 from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
+from torchyard.worker.values.places import is_of_torch
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 from torchyard.worker.values.scanning.scanners import PROBES, Scanners, first_three
 
@@ -68,6 +69,8 @@ class SingleValue(Pattern):
         self._reported.put(observation.state)
         if follows or (not zero and self.in_formula(observation)):
             return
+        if zero and _is_initial_state(observation):
+            return
         if zero:
             name, detail = "single zero", "every element is zero"
             if scan.any_bits:
@@ -76,6 +79,18 @@ class SingleValue(Pattern):
             number = bits_to_number(scan.first_bits, observation.layout)
             name, detail = self.name, "every element is %g" % number
         self.report(observation, detail, name=name)
+
+
+def _is_initial_state(observation: Observation) -> bool:
+    """Return whether an operator reads zeros that torch's own Python code made, as a cell without a state does."""
+    fills: List[Optional[Observation]] = [state.fill for _, state in observation.inputs]
+    return any(
+        fill is not None
+        and fill.single_zero
+        and fill.site is not None
+        and is_of_torch(fill.site.code)
+        for fill in fills
+    )
 
 
 LEAST_BYTES = LEAST_FINDING_BYTES
@@ -90,6 +105,7 @@ ORDINARY = aten(
     "_softmax _safe_softmax constant_pad_nd"
 )
 """Activations and masks produce such values by design."""
+SELECTIONS = aten("argmax argmin argsort sort topk max min mode median kthvalue")
 MASKING = aten("masked_fill where tril triu _softmax _safe_softmax constant_pad_nd")
 """Zero columns, and fewer than `SHARE` zero rows, of masks and padding serve another purpose."""
 SCATTERS = aten(
@@ -133,6 +149,7 @@ class FrequentValues(Pattern):
             observation.dtype is torch.bool
             or observation.layout.per_number != 1
             or only_zeros(observation)
+            or _is_index(observation)
         ):
             return
         noted = observation.in_backward or self._derived.any_of(observation)
@@ -199,6 +216,11 @@ class FrequentValues(Pattern):
             least_share=LEAST_SHARE if share >= SHARE else USUAL_SHARE,
             by_rows=share >= SHARE,
         )
+
+
+def _is_index(observation: Observation) -> bool:
+    """Return whether it says where the values are, as `argmax` does."""
+    return not observation.layout.is_float and observation.operator.name in SELECTIONS
 
 
 def _is_scattered(observation: Observation) -> bool:
