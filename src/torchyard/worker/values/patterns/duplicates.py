@@ -296,12 +296,14 @@ class _Copy:
     @property
     def needed(self) -> bool:
         copy, source = self.copy, self.source
+        if copy.outside or source.outside:
+            return True  # numpy or another thread may have written it
         if copy.version != self.copy_version or (self.partial and not source.alive):
             return True
         if source.version == self.source_version:
             return False
         # Later reads of the copy would need it.
-        return not self.reads or copy.reads != self.reads or copy.outside
+        return not self.reads or copy.reads != self.reads
 
 
 class NeedlessCopy(Pattern):

@@ -48,7 +48,7 @@ class SingleValue(Pattern):
         zero = only_zeros(observation)
         if (scan.like_first != scan.count and not zero) or scan.count < 2:
             return
-        if observation.path or observation.dtype is torch.bool:
+        if observation.path or observation.dtype is torch.bool or _is_index(observation):
             return
         if not observation.inputs and not kind.folded:
             return
@@ -219,8 +219,10 @@ class FrequentValues(Pattern):
 
 
 def _is_index(observation: Observation) -> bool:
-    """Return whether it says where the values are, as `argmax` does."""
-    return not observation.layout.is_float and observation.operator.name in SELECTIONS
+    """Return whether it says which of several values was selected, as `argmax` does."""
+    if observation.layout.is_float or observation.operator.name not in SELECTIONS:
+        return False
+    return any(tensor.numel() > observation.tensor.numel() for tensor, _ in observation.inputs)
 
 
 def _is_scattered(observation: Observation) -> bool:
@@ -416,7 +418,8 @@ def _is_factor(observation: Observation, argument: torch.Tensor, state: Any) -> 
     """Whether a constant has no finding of its own, and is no initial state: those are zero."""
     size = argument.numel() * argument.element_size()
     unreported = state.fill is not None or size < LEAST_FINDING_BYTES
-    return observation.operator.name in PRODUCTS and unreported and bool(argument.any())
+    factor = observation.operator.name in PRODUCTS and not argument.requires_grad
+    return factor and unreported and bool(argument.any())
 
 
 def _of_one(observation: Observation) -> bool:
