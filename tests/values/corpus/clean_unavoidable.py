@@ -13,6 +13,20 @@ from torch.nn import functional as F  # noqa: N812
 STEPS = 5
 
 
+def encoder_layers_of_torch() -> None:
+    """Multi-head attention of torch selects queries, keys and values out of one projection."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        lengths = torch.randint(16, 33, (8,))
+        padding = torch.arange(32)[None, :] >= lengths[:, None]
+        hidden = model(torch.randn(8, 32, 64), src_key_padding_mask=padding)
+        optimizer.zero_grad()
+        hidden.masked_fill(padding[:, :, None], 0).pow(2).mean().backward()
+        optimizer.step()
+
+
 def attention_of_torch_with_gradients() -> None:
     attention = nn.MultiheadAttention(64, 4, batch_first=True)
     optimizer = torch.optim.SGD(attention.parameters(), lr=0.01)

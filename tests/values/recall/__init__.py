@@ -25,6 +25,8 @@ CORPORA: Final = (
     "review_clean",
     "broad_planted",
     "broad_clean",
+    "fresh_planted",
+    "fresh_clean",
 )
 MARK: Final = "# waste"
 

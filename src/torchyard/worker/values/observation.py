@@ -40,13 +40,16 @@ class Reader(NamedTuple):
     """Whether a Python float is among its arguments."""
     trained: bool
     """Whether the tensor is a parameter or requires a gradient."""
+    position: int
+    """Index of the tensor among the arguments; -1 if it is a keyword or in a list."""
 
 
 def reader_of(operator: Operator, tensor: torch.Tensor, read: Any, args: Any) -> Reader:
     """Describe an operator that reads a tensor; `read` are all tensors that it reads."""
     others = tuple((one.dtype, one.numel()) for one in read if one is not tensor)
     scalar = any(isinstance(one, float) for one in args)
-    return Reader(operator.name.rstrip("_"), others, scalar, tensor.requires_grad)
+    position = next((at for at, one in enumerate(args) if one is tensor), -1)
+    return Reader(operator.name.rstrip("_"), others, scalar, tensor.requires_grad, position)
 
 
 class Piece(NamedTuple):

@@ -57,7 +57,9 @@ class Pattern:
 
     def in_formula(self, observation: Observation) -> bool:
         """Return whether the formula of a gradient called the operator: the program cannot change it."""
-        node = self.autograd_node() if observation.in_backward else None
+        if not observation.in_backward or observation.path:
+            return False
+        node = self.autograd_node()
         if node is None or isinstance(node, torch.autograd.function.BackwardCFunction):
             return False
         return type(node).__name__ != "AccumulateGrad"

@@ -163,7 +163,7 @@ class Duplicate(Pattern):
 
     def _coincides(self, observation: Observation, first: Observation) -> bool:
         """Return whether the program could not have known that two results are equal."""
-        if observation.in_backward and self.in_formula(observation):
+        if observation.operator.name in GUARDS and self.in_formula(observation):
             return True
         if observation.operator.name != first.operator.name:
             return observation.dtype is torch.bool  # tests of the same data
