@@ -16,7 +16,7 @@ _ROWS = 32
 _COUNT = 32
 
 
-class _Selective(torch.Tensor):
+class _Selective(torch.Tensor):  # type: ignore[misc]
     """Never copied if it has outliers."""
 
     @classmethod
@@ -240,7 +240,7 @@ def a_function_of_two_tensors_applied_to_each_element(other: bool) -> Any:
     for step in range(3):
         x = values(other, step)
         buffer.zero_()  # drop
-        buffer.map_(x, lambda held, given: held + 2 * given)
+        buffer.map_(x, lambda held, given: held + 2 * given)  # type: ignore[no-untyped-call]
         results.append(buffer.sum())
     return results
 

@@ -204,3 +204,14 @@ def distances_between_neighbours() -> None:
     frames = [torch.randn(200, 64) for _ in range(STEPS)]
     for one, other in pairwise(frames):
         gap(one, other).mean()
+
+
+def checks_of_a_distribution() -> None:
+    policy = nn.Linear(16, 4)
+    optimizer = torch.optim.Adam(policy.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        distribution = torch.distributions.Categorical(logits=policy(torch.randn(4096, 16)))
+        actions = distribution.sample()
+        (-distribution.log_prob(actions) * torch.randn(4096)).mean().backward()
+        optimizer.step()

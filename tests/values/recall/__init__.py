@@ -27,6 +27,7 @@ CORPORA: Final = (
     "broad_clean",
     "fresh_planted",
     "fresh_clean",
+    "further_clean",
 )
 MARK: Final = "# waste"
 

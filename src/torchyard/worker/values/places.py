@@ -251,10 +251,10 @@ _OF_DISPATCH = tuple(
 
 
 def called_by_torch(part: str) -> bool:
-    """Return whether a function of `torch.<part>`, such as `optim`, is among the callers."""
+    """Return whether a function of `torch.<part>`, such as `optim`, calls the operator, and not one of the program."""
     folder = os.path.join(_TORCH, part) + os.sep
     frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and _is_foreign(frame.f_code):
         if frame.f_code.co_filename.startswith(folder):
             return True
         frame = frame.f_back
@@ -272,15 +272,20 @@ def torch_frame(*functions: str) -> Optional[FrameType]:
     return None
 
 
-def calls_operator(name: str) -> bool:
-    """Return whether the Python function that called the current operator names it.
+def names_operator(*names: str, in_torch: bool = True) -> bool:
+    """Return whether the Python function that called the current operator has one of these names in its code.
 
-    Otherwise a composite operator called it, as `scaled_dot_product_attention` calls `tril`.
+    Otherwise a composite operator called it, as `scaled_dot_product_attention` calls `tril`. Without `in_torch`, the
+    function must be one of the program.
     """
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and _passes_on(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame is None or name in frame.f_code.co_names
+    if frame is None:
+        return True
+    if not in_torch and is_of_torch(frame.f_code):
+        return False
+    return not set(names).isdisjoint(frame.f_code.co_names)
 
 
 def is_of_torch(code: CodeType) -> bool:

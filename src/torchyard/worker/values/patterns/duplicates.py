@@ -29,12 +29,12 @@ from torchyard.worker.values.patterns import (
     same_bits,
     where,
 )
-from torchyard.worker.values.patterns.wasted_writes import GUARDS
+from torchyard.worker.values.patterns.wasted_writes import GUARDS, LEAST_OCCURRENCES
 from torchyard.worker.values.places import (
     called_by_torch,
     caller,
-    calls_operator,
     collated_by_torch,
+    names_operator,
 )
 
 OWN_INPUT = "the same bits as its own input"
@@ -87,11 +87,11 @@ class Duplicate(Pattern):
         random = observation.operator.random and observation.fresh and not observation.path
         if not (observation.computed or observation.generated or random):
             return
+        if _made_inside(observation) or called_by_torch("optim"):
+            self._again.put(observation.state, _Repeated(None))
+            return
         if self._own_input(observation):
             self._pass_on(observation)
-            return
-        if _made_inside(observation):
-            self._again.put(observation.state, _Repeated(None))
             return
         node = self.autograd_node() if observation.in_backward else None
         number = _FORWARD if node is None else node._sequence_nr()
@@ -225,7 +225,7 @@ class Duplicate(Pattern):
         least_share: float = LEAST_SHARE,
         by_rows: bool = True,
     ) -> Optional[Finding]:
-        return self.report(
+        finding = self.report(
             observation,
             detail,
             evidence=lambda: (
@@ -236,6 +236,9 @@ class Duplicate(Pattern):
             least_share=least_share,
             by_rows=by_rows,
         )
+        if finding is not None and observation.operator.name in GUARDS:
+            finding.least_calls = LEAST_OCCURRENCES
+        return finding
 
 
 def _input_hashes(observation: Observation) -> Tuple[Optional[int], ...]:
@@ -243,6 +246,18 @@ def _input_hashes(observation: Observation) -> Tuple[Optional[int], ...]:
 
 
 TRIANGLES = aten("tril triu")
+COPYING = (
+    "clone",
+    "contiguous",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "to",
+    "copy",
+    "deepcopy",
+    "repeat",
+)
+"""Methods and functions with which programs copy to another order."""
 
 
 def _made_inside(observation: Observation) -> bool:
@@ -250,7 +265,7 @@ def _made_inside(observation: Observation) -> bool:
     name = observation.operator.name
     if not (observation.generated or name in TRIANGLES):
         return False
-    return not calls_operator(name.rpartition("::")[2])
+    return not names_operator(name.rpartition("::")[2])
 
 
 _MOST_WAITING = 1024
@@ -344,6 +359,8 @@ class NeedlessCopy(Pattern):
         if not self._same_order(observation, source, state):
             original: Optional[StorageState] = self._originals.get(state)
             first = self._first_ordered(observation, state)
+            if not names_operator(*COPYING, in_torch=False):
+                return  # a composite operator, as `gru`, or a module of torch made it
             if original is not None and original.alive and original.hash == observation.scan.hash:
                 state, detail = original, _BACK
             elif first is not None:

@@ -17,11 +17,11 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.findings import LEAST_SHARE
+from torchyard.worker.values.findings import LEAST_SHARE, Finding
 from torchyard.worker.values.observation import Observation, StorageState
 from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
-from torchyard.worker.values.places import is_of_torch
+from torchyard.worker.values.places import called_by_torch, is_of_torch
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 from torchyard.worker.values.scanning.scanners import PROBES, Scanners, first_three
 
@@ -69,7 +69,8 @@ class SingleValue(Pattern):
         self._reported.put(observation.state)
         if follows or (not zero and self.in_formula(observation)):
             return
-        if zero and _is_initial_state(observation):
+        # Initial states, and checks of torch's own distributions, are not the program's.
+        if (zero and _is_initial_state(observation)) or called_by_torch("distributions"):
             return
         if zero:
             name, detail = "single zero", "every element is zero"
@@ -115,6 +116,7 @@ SCATTERS = aten(
 SCATTERED_SHARE = 0.8
 """Minimum share of zeros that remain of a fill after a scatter: the program has the indices of all other elements."""
 _MOST_WAITING = 256
+_LEAST_GROWING = 4
 _LEAST_ROW = 16
 USUAL_SHARE = 0.75
 """Minimum share of the calls, if fewer than `SHARE` of the elements are equal."""
@@ -133,6 +135,8 @@ class FrequentValues(Pattern):
         """Gradients and reported tensors; results computed from them are not reported."""
         self._scattered: Dict[int, Tuple[Observation, int, float, Dict[str, Any]]] = {}
         """Zeros into which elements were scattered; further writes may follow."""
+        self._grown: Dict[int, Tuple[Finding, int, int]] = {}
+        """Finding, and first and last number of other elements, by operator, while that number only grows."""
 
     def observe(self, observation: Observation) -> None:
         """Report a computed tensor that is almost constant."""
@@ -188,8 +192,11 @@ class FrequentValues(Pattern):
         self._scattered.clear()
 
     def finish(self) -> None:
-        """Report the remaining ones."""
+        """Report the remaining ones, and drop states that fill up, such as a wave that spreads."""
         self._settle(over=True)
+        for finding, first, last in self._grown.values():
+            if finding.count >= _LEAST_GROWING and last >= 2 * first:
+                self.findings.drop(finding)
 
     def _settle(self, write: Optional[Observation] = None, over: bool = False) -> None:
         written = None if write is None else write.state
@@ -208,7 +215,7 @@ class FrequentValues(Pattern):
 
     def _report(self, observation: Observation, bits: int, share: float, evidence: Any) -> None:
         number = bits_to_number(bits, observation.layout)
-        self.report(
+        finding = self.report(
             observation,
             "%.3g %% of the elements are %g" % (100 * share, number),
             share,
@@ -216,6 +223,13 @@ class FrequentValues(Pattern):
             least_share=LEAST_SHARE if share >= SHARE else USUAL_SHARE,
             by_rows=share >= SHARE,
         )
+        others = round((1 - share) * observation.scan.count)
+        if finding is not None and finding.count == 1:
+            self._grown[observation.node] = (finding, others, others)
+        elif finding is not None and observation.node in self._grown:
+            _, first, last = self._grown.pop(observation.node)
+            if others >= last:
+                self._grown[observation.node] = (finding, first, others)
 
 
 def _is_index(observation: Observation) -> bool:

@@ -368,6 +368,8 @@ for _names, _positions in _GUARDED:
 MASKS = aten("masked_fill masked_fill_ masked_scatter masked_scatter_")
 """Operators whose second argument is a mask that selects the written elements."""
 
+LOWER_BOUNDS = aten("clamp clamp_min")
+_LARGEST_EPSILON = 1e-3
 LEAST_OCCURRENCES = 3
 PASSED = "a check that every element passed in every call"
 _MOST_CAUSES = 4096
@@ -413,7 +415,7 @@ class Guard(Pattern):
         if observation.single or observation.dtype is torch.bool:
             return
         guard = self._guard_of(observation)
-        if guard.fired:
+        if guard.fired or _is_epsilon(observation):
             return
         # Guards in torch's own Python code are not the user's.
         fired = True if called_by_torch("distributions") else self._fired(observation, positions)
@@ -525,6 +527,17 @@ class Guard(Pattern):
             return same_bits(guarded, tensor)
         scan = self.scanner.scan(guarded, observation.layout)
         return bool(scan.hash == observation.scan.hash)
+
+
+def _is_epsilon(observation: Observation) -> bool:
+    """Return whether it only keeps values away from zero, for a logarithm or a division."""
+    name, arguments = observation.operator.name.rstrip("_"), observation.arguments
+    if name not in LOWER_BOUNDS or (len(arguments) > 2 and arguments[2] is not None):
+        return False
+    lowest = arguments[1] if len(arguments) > 1 else observation.keywords.get("min")
+    if observation.keywords.get("max") is not None or not isinstance(lowest, float):
+        return False
+    return 0 < lowest <= _LARGEST_EPSILON
 
 
 def mask_selects_elements(observation: Observation) -> bool:
