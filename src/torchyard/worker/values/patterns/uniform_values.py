@@ -345,7 +345,8 @@ class Structured(Pattern):
     def _expand(
         self, observation: Observation, shape: Tuple[int, ...], constant: List[int]
     ) -> None:
-        if self._follows(observation, constant):
+        # Torch's distributions expand their parameters.
+        if self._follows(observation, constant) or called_by_torch("distributions"):
             return
         small = tuple(1 if dim in constant else size for dim, size in enumerate(shape))
         copies = 1
