@@ -197,7 +197,7 @@ def a_layer_of_ones_that_learns() -> None:
         optimizer.step()
 
 
-def distances_between_neighbours() -> None:
+def distances_between_adjacent_frames() -> None:
     def gap(one: Tensor, other: Tensor) -> Tensor:
         return (one - other).norm(dim=-1)
 
