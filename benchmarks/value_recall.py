@@ -81,9 +81,14 @@ def profile(program: CorpusProgram, *, deep: bool) -> list[dict[str, Any]]:
 
 
 def names(finding: dict[str, Any], program: CorpusProgram) -> bool:
-    """Return whether a finding is the planted waste."""
-    pattern = finding["pattern"].replace(" ", "-")
-    return pattern in program.patterns and finding["place"]["line"] in program.lines
+    """Return whether a finding is the planted waste.
+
+    Without an optimizer there are no steps: what is unchanged across iterations is a duplicate of an earlier call.
+    """
+    patterns = {finding["pattern"].replace(" ", "-")}
+    if "in an earlier call of this line" in finding["detail"]:
+        patterns.add("unchanged-across-steps")
+    return not patterns.isdisjoint(program.patterns) and finding["place"]["line"] in program.lines
 
 
 def measure(corpus: str, *, deep: bool, only: str = "") -> Recall:

@@ -95,7 +95,6 @@ def test_missed_and_false_findings_are_reported() -> None:
 
 def test_expectations_stand_above_their_line() -> None:
     program = next(one for one in PLANTED if one.name == "transformer_of_torch")
-    assert [waste.operator for waste in program.wastes] == ["aten::select_backward", "aten::where"]
-    assert len({waste.line for waste in program.wastes}) == 1
+    assert [waste.operator for waste in program.wastes] == ["aten::where"]
     deep = next(one for one in PLANTED if one.name == "segmentation_gradient_filled_twice")
     assert [waste.deep for waste in deep.wastes] == [True]

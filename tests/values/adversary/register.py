@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from tests.values.adversary import false_control, false_memory, true_waste
+from tests.values.adversary import false_control, false_memory, false_source, true_waste
 from tests.values.adversary.program import Program, program_of
 
 
@@ -20,5 +20,5 @@ def _programs(*modules: ModuleType) -> tuple[Program, ...]:
     )
 
 
-FALSE = _programs(false_control, false_memory)
+FALSE = _programs(false_control, false_memory, false_source)
 TRUE = _programs(true_waste)

@@ -9,6 +9,7 @@ from tests.values.corpus import (
     clean_inference,
     clean_models,
     clean_training,
+    clean_unavoidable,
     historic,
     planted_computation,
     planted_gradients,
@@ -42,4 +43,4 @@ PLANTED = _programs(
     planted_in_torch,
     historic,
 )
-CLEAN = _programs(clean_models, clean_training, clean_inference)
+CLEAN = _programs(clean_models, clean_training, clean_inference, clean_unavoidable)

@@ -3,7 +3,9 @@
 `planted.txt`, `held_out.txt`, `later_planted.txt` and `review_planted.txt` have one planted waste per program, the others
 none. The later ones were written without knowledge of the detectors; a false alarm in `later_clean.txt` narrowed one
 rule since. Those of the review were written with the published rules, but before the code was read; one planted program
-extended a rule since, and six clean programs with real waste were corrected. The programs are data:
+extended a rule since, and six clean programs with real waste were corrected. The broad ones were written with the
+published rules before the code was read; the fresh and further ones by the author of the rules, each before a change
+that they caused. Three of their clean programs with real waste were corrected. The programs are data:
 `benchmarks/value_recall.py` writes each to a file and profiles it.
 """
 
@@ -23,6 +25,11 @@ CORPORA: Final = (
     "later_clean",
     "review_planted",
     "review_clean",
+    "broad_planted",
+    "broad_clean",
+    "fresh_planted",
+    "fresh_clean",
+    "further_clean",
 )
 MARK: Final = "# waste"
 

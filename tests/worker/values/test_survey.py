@@ -12,7 +12,15 @@ from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
-from torchyard.worker.values.surveys.survey import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE, Survey
+from torchyard.worker.values.surveys.survey import (
+    EARLIER,
+    EQUAL,
+    FREQUENT,
+    NARROW,
+    REPEATED,
+    SINGLE,
+    Survey,
+)
 from torchyard.worker.values.surveys.survey_calls import align
 
 pytestmark = pytest.mark.torch
@@ -139,7 +147,7 @@ def test_what_rows_show() -> None:
         torch.randn(1000),
     )
     assert _step(survey, *rows) == [EQUAL, EQUAL, SINGLE | FREQUENT, FREQUENT, NARROW, NARROW, 0]
-    again = [show | REPEATED for show in (EQUAL, EQUAL, SINGLE | FREQUENT, FREQUENT)]
+    again = [show | REPEATED | EARLIER for show in (EQUAL, EQUAL, SINGLE | FREQUENT, FREQUENT)]
     assert _step(survey, *rows[:4], torch.randn(1000)) == [*again, 0]
 
 

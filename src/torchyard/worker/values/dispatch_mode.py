@@ -245,7 +245,8 @@ class ValueMode(DetachableMode):
         operator = operator_of(func)
         if operator.inert:
             if operator.view_with_writing_backward and not self._path:
-                self.places.now()  # stores the location for the backward pass
+                # Stores the location for the backward pass.
+                self.places.note_view(calling_frame(ValueMode.__torch_dispatch__.__code__))
             elif operator.returns_numbers:
                 self._note_reads(args)
             return func(*args, **keywords)
@@ -553,6 +554,7 @@ class ValueMode(DetachableMode):
         observation.tensor, observation.layout = tensor, layout
         observation.number = self._number
         observation.in_backward = self.places.in_backward
+        observation.view_of_torch = self.places.view_of_torch
         observation.size_bytes = size
         if call.operator.fills:
             frame = calling_frame(ValueMode.__torch_dispatch__.__code__)

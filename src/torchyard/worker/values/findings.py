@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.surveys.survey import (
+    EARLIER,
     EQUAL,
     FREQUENT,
     NARROW,
@@ -235,7 +236,7 @@ def _add_step(finding: Finding, step: int) -> None:
 
 _ANY = EQUAL | FREQUENT | NARROW | REPEATED | SINGLE
 SHOWN_BY: Dict[str, int] = {
-    "redundant write": EQUAL | REPEATED,
+    "redundant write": EQUAL | REPEATED | EARLIER,
     "duplicate": EQUAL,
     "single zero": SINGLE | FREQUENT | NARROW,  # zeros of both signs are shown as narrow only
     "single value": SINGLE,

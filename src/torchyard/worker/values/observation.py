@@ -40,13 +40,16 @@ class Reader(NamedTuple):
     """Whether a Python float is among its arguments."""
     trained: bool
     """Whether the tensor is a parameter or requires a gradient."""
+    position: int
+    """Index of the tensor among the arguments; -1 if it is a keyword or in a list."""
 
 
 def reader_of(operator: Operator, tensor: torch.Tensor, read: Any, args: Any) -> Reader:
     """Describe an operator that reads a tensor; `read` are all tensors that it reads."""
     others = tuple((one.dtype, one.numel()) for one in read if one is not tensor)
     scalar = any(isinstance(one, float) for one in args)
-    return Reader(operator.name.rstrip("_"), others, scalar, tensor.requires_grad)
+    position = next((at for at, one in enumerate(args) if one is tensor), -1)
+    return Reader(operator.name.rstrip("_"), others, scalar, tensor.requires_grad, position)
 
 
 class Piece(NamedTuple):
@@ -253,6 +256,8 @@ class Observation:
     """Enclosing operators, outermost first (deep only)."""
     in_backward = False
     """Called by a backward pass."""
+    view_of_torch = False
+    """Called by the backward of a view that torch's own Python code took."""
     step = 0
     position = 0
     """Index among the operator's written tensors."""
@@ -286,6 +291,8 @@ class Observation:
     """Index among the operators inside the outermost one, in start order; identifies it in a replay."""
     inputs: Inputs = ()
     """Tensors that the operator read, without those that it only overwrote."""
+    input_hashes: Tuple[Optional[int], ...] = ()
+    """Hashes of the inputs, if a pattern keeps the observation to compare others with it."""
     written_inside = False
     """Deep only: an inner operator wrote all of it and was observed separately."""
 

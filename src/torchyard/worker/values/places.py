@@ -93,6 +93,10 @@ class Places:
         self._backward: Dict[Place, Place] = {}
         """The places of operators that the backward of a place calls."""
         self._kept: Dict[Tuple[int, int, str], Place] = {}
+        self._views_of_torch: Set[int] = set()
+        """Autograd sequence numbers of views that torch's own Python code took."""
+        self.view_of_torch = False
+        """Whether the last operator belongs to the backward of such a view."""
         self._hooks: List[Any] = []
         self.in_backward = False
         """Whether the last operator was called by a backward pass."""
@@ -130,8 +134,11 @@ class Places:
         """Return the location of the current operator call."""
         node = self._node() if self._node is not None else None
         self.in_backward = node is not None
+        self.view_of_torch = False
         if node is not None:
-            forward = self._forward.get(node._sequence_nr())
+            number = node._sequence_nr()
+            self.view_of_torch = number in self._views_of_torch
+            forward = self._forward.get(number)
             if forward is not None:
                 place = self._backward.get(forward)
                 if place is None:
@@ -155,6 +162,15 @@ class Places:
                 self._forward.clear()
             self._forward.setdefault(self._sequence() - 1, place)
         return place
+
+    def note_view(self, frame: Optional[FrameType]) -> None:
+        """Note a view that this frame takes of a tensor, for the backward pass."""
+        known = len(self._forward)
+        self.now()
+        if len(self._forward) != known and frame is not None and _is_foreign(frame.f_code):
+            if len(self._views_of_torch) > _MOST_FORWARD:
+                self._views_of_torch.clear()
+            self._views_of_torch.add(next(reversed(self._forward)))
 
     def _enter(self, module: Any, _args: Any) -> None:
         if _is_compiling():
@@ -235,14 +251,46 @@ _OF_DISPATCH = tuple(
 
 
 def called_by_torch(part: str) -> bool:
-    """Return whether a function of `torch.<part>`, such as `optim`, is among the callers."""
+    """Return whether a function of `torch.<part>`, such as `optim`, calls the operator, and not one of the program."""
     folder = os.path.join(_TORCH, part) + os.sep
     frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and _is_foreign(frame.f_code):
         if frame.f_code.co_filename.startswith(folder):
             return True
         frame = frame.f_back
     return False
+
+
+def torch_frame(*functions: str) -> Optional[FrameType]:
+    """Return the innermost frame of one of these functions of torch."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in functions and code.co_filename.startswith(_TORCH):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def names_operator(*names: str, in_torch: bool = True) -> bool:
+    """Return whether the Python function that called the current operator has one of these names in its code.
+
+    Otherwise a composite operator called it, as `scaled_dot_product_attention` calls `tril`. Without `in_torch`, the
+    function must be one of the program.
+    """
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and _passes_on(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return True
+    if not in_torch and is_of_torch(frame.f_code):
+        return False
+    return not set(names).isdisjoint(frame.f_code.co_names)
+
+
+def is_of_torch(code: CodeType) -> bool:
+    """Return whether a function belongs to torch."""
+    return code.co_filename.startswith(_TORCH)
 
 
 def collated_by_torch() -> bool:

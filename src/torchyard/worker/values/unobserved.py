@@ -221,8 +221,11 @@ SHARING_METHODS = (
     "untyped_storage",
     "_typed_storage",
     "__reduce_ex__",
+    "apply_",
+    "map_",
+    "map2_",
 )
-"""Tensor methods that give other code lasting access to the memory."""
+"""Tensor methods that give other code access to the memory, mostly a lasting one."""
 SHARING_PROPERTIES = ("__cuda_array_interface__",)
 """Tensor properties with the same effect."""
 READING_METHODS = ("tolist",)
@@ -294,7 +297,8 @@ class UntrackedAccess:
         def noted(*args: Any, **kwargs: Any) -> Any:
             if note is not None:
                 if args and not _called_without_access():
-                    note(args[0])
+                    for one in args:
+                        note(one)
                     self._count(name)
                 return function(*args, **kwargs)
             result = function(*args, **kwargs)

@@ -55,6 +55,15 @@ class Pattern:
     def finish(self) -> None:
         """Make the remaining decisions at the end of the program."""
 
+    def in_formula(self, observation: Observation) -> bool:
+        """Return whether the formula of a gradient called the operator: the program cannot change it."""
+        if not observation.in_backward or observation.path:
+            return False
+        node = self.autograd_node()
+        if node is None or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return False
+        return type(node).__name__ != "AccumulateGrad"
+
     def concerns(self, observation: Observation) -> bool:
         """Return whether it is a large computed result of the forward pass."""
         return (

@@ -20,6 +20,7 @@ import torch
 
 from torchyard.worker.values.findings import LEAST_SHARE, Finding
 from torchyard.worker.values.observation import Observation, StorageState, covers
+from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import (
     LEAST_FINDING_BYTES,
     Pattern,
@@ -28,8 +29,13 @@ from torchyard.worker.values.patterns import (
     same_bits,
     where,
 )
-from torchyard.worker.values.patterns.wasted_writes import GUARDS
-from torchyard.worker.values.places import called_by_torch, caller, collated_by_torch
+from torchyard.worker.values.patterns.wasted_writes import GUARDS, LEAST_OCCURRENCES
+from torchyard.worker.values.places import (
+    called_by_torch,
+    caller,
+    collated_by_torch,
+    names_operator,
+)
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
@@ -81,6 +87,9 @@ class Duplicate(Pattern):
         random = observation.operator.random and observation.fresh and not observation.path
         if not (observation.computed or observation.generated or random):
             return
+        if _made_inside(observation) or called_by_torch("optim"):
+            self._again.put(observation.state, _Repeated(None))
+            return
         if self._own_input(observation):
             self._pass_on(observation)
             return
@@ -89,8 +98,12 @@ class Duplicate(Pattern):
         content = (observation.scan.hash, observation.size_bytes, observation.dtype, number)
         first = self._first_computed.get(content)
         if first is not None:
-            self._count(observation, first)
+            if self._coincides(observation, first):
+                self._again.put(observation.state, _Repeated(None))
+            else:
+                self._count(observation, first)
             return
+        observation.input_hashes = _input_hashes(observation)
         self._first_computed[content] = observation
         if len(self._first_computed) > _MOST_COMPUTED:
             self._first_computed.popitem(last=False)
@@ -148,6 +161,17 @@ class Duplicate(Pattern):
             return True
         return False
 
+    def _coincides(self, observation: Observation, first: Observation) -> bool:
+        """Return whether the program could not have known that two results are equal."""
+        if observation.operator.name in GUARDS and self.in_formula(observation):
+            return True
+        if observation.operator.name != first.operator.name:
+            return observation.dtype is torch.bool  # tests of the same data
+        # An iteration that converged computes the same result of other inputs.
+        hashes = zip(first.input_hashes, _input_hashes(observation))
+        known = [(one, other) for one, other in hashes if one is not None and other is not None]
+        return first.node == observation.node and any(one != other for one, other in known)
+
     def _count(self, observation: Observation, first: Observation, by_rows: bool = True) -> None:
         detail = "the same bits as %s computed before" % first.operator.name
         same_result = (first.node, first.position) == (observation.node, observation.position)
@@ -201,7 +225,7 @@ class Duplicate(Pattern):
         least_share: float = LEAST_SHARE,
         by_rows: bool = True,
     ) -> Optional[Finding]:
-        return self.report(
+        finding = self.report(
             observation,
             detail,
             evidence=lambda: (
@@ -212,6 +236,36 @@ class Duplicate(Pattern):
             least_share=least_share,
             by_rows=by_rows,
         )
+        if finding is not None and observation.operator.name in GUARDS:
+            finding.least_calls = LEAST_OCCURRENCES
+        return finding
+
+
+def _input_hashes(observation: Observation) -> Tuple[Optional[int], ...]:
+    return tuple(state.hash if covers(one, state) else None for one, state in observation.inputs)
+
+
+TRIANGLES = aten("tril triu")
+COPYING = (
+    "clone",
+    "contiguous",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "to",
+    "copy",
+    "deepcopy",
+    "repeat",
+)
+"""Methods and functions with which programs copy to another order."""
+
+
+def _made_inside(observation: Observation) -> bool:
+    """Return whether a composite operator made a constant, such as a causal mask: the program cannot reuse it."""
+    name = observation.operator.name
+    if not (observation.generated or name in TRIANGLES):
+        return False
+    return not names_operator(name.rpartition("::")[2])
 
 
 _MOST_WAITING = 1024
@@ -257,12 +311,14 @@ class _Copy:
     @property
     def needed(self) -> bool:
         copy, source = self.copy, self.source
+        if copy.outside or source.outside:
+            return True  # numpy or another thread may have written it
         if copy.version != self.copy_version or (self.partial and not source.alive):
             return True
         if source.version == self.source_version:
             return False
         # Later reads of the copy would need it.
-        return not self.reads or copy.reads != self.reads or copy.outside
+        return not self.reads or copy.reads != self.reads
 
 
 class NeedlessCopy(Pattern):
@@ -303,6 +359,8 @@ class NeedlessCopy(Pattern):
         if not self._same_order(observation, source, state):
             original: Optional[StorageState] = self._originals.get(state)
             first = self._first_ordered(observation, state)
+            if not names_operator(*COPYING, in_torch=False):
+                return  # a composite operator, as `gru`, or a module of torch made it
             if original is not None and original.alive and original.hash == observation.scan.hash:
                 state, detail = original, _BACK
             elif first is not None:
@@ -463,12 +521,17 @@ class Unchanged(Pattern):
         self._calls: Dict[Tuple[int, int], int] = {}
         self._same = StorageNotes()
         """Storages that hold an unchanged result in this step."""
+        self._inside = StorageNotes()
+        """Storages that hold constants of composite operators."""
 
     def observe(self, observation: Observation) -> None:
         """Compare a result with that of the same call in the previous step."""
         if not self.concerns(observation) and not (
             observation.generated and observation.size_bytes >= LEAST_FINDING_BYTES
         ):
+            return
+        if self._inside.any_of(observation) or _made_inside(observation):
+            self._inside.put(observation.state)
             return
         site = (observation.node, observation.position)
         call = self._calls.get(site, 0)
@@ -499,6 +562,7 @@ class Unchanged(Pattern):
         """Reset the call indices."""
         self._calls.clear()
         self._same.clear()
+        self._inside.clear()
 
     def _serve(self, observation: Observation, result: _Result) -> None:
         for _, state in observation.inputs:

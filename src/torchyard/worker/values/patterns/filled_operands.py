@@ -22,16 +22,23 @@ BROADCASTING = aten(
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits"
 )
 """Operators that give the same result if an operand is expanded from a single element."""
+ADDING_SOURCES = aten("scatter_add index_add")
+_SOURCE = 3
+"""Position of the added tensor among the arguments of these operators."""
 _MOST_FILLS = 1024
 
 
 def is_operand(reader: Reader, count: int) -> bool:
     """Return whether an operand could be one number: another one has at least as many elements."""
     return (
-        reader.operator in BROADCASTING
+        (reader.operator in BROADCASTING or _is_added(reader))
         and not reader.trained
         and any(numel >= count for _, numel in reader.others)
     )
+
+
+def _is_added(reader: Reader) -> bool:
+    return reader.operator in ADDING_SOURCES and reader.position == _SOURCE
 
 
 class _Fill:

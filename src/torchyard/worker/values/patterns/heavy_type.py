@@ -8,7 +8,7 @@ one read suffices. Readers that accept only int64 indices, such as `gather`, rul
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any, Dict, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 
@@ -50,8 +50,12 @@ _EIGHT_BIT_SHARE = 0.8
 """Of the bytes of int64 numbers that fit eight bits, seven eighths are wasted."""
 ARITHMETIC = aten("add sub rsub mul div floor_divide remainder pow minimum maximum")
 COMPARISONS = aten("eq ne lt le gt ge")
+MOVES = aten("roll flip repeat clone constant_pad_nd")
+"""Operators that move values: a narrower dtype suffices if it does for the readers of their results."""
 REDUCTIONS = aten("sum mean std var prod norm linalg_vector_norm")
 """Operators that accept the dtype of their result as an argument, or are as exact without."""
+SELECTIONS = aten("max min amax amin aminmax argmax argmin sort argsort topk _unique2 isin")
+"""Operators that return some of the values, or where they are."""
 SUMS = aten("sum prod")
 FLOATS_ONLY = aten(
     "binary_cross_entropy binary_cross_entropy_with_logits mm bmm mv dot addmm baddbmm convolution"
@@ -70,6 +74,7 @@ class _Kept:
         "cause",
         "detail",
         "evidence",
+        "moved",
         "observation",
         "repeatedly",
         "reported",
@@ -91,12 +96,31 @@ class _Kept:
         self.widened = widened
         self.cause: Optional["_Kept"] = None
         """An equally narrow input, which is reported instead if it is wasted, too."""
+        self.moved: List["_Kept"] = []
+        """Results of operators that only moved its values."""
         self.reported = False
         self.observation = observation
         self.version = observation.state.version
         self.detail = detail
         self.share = share
         self.evidence = evidence
+
+    @property
+    def alive(self) -> bool:
+        """Whether it, or a result with its values, may get another reader."""
+        return self.observation.state.alive or any(one.alive for one in self.moved)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the narrower dtype gives every reader the same result."""
+        state, wide = self.observation.state, self.widened
+        if wide is None or state.version != self.version or not state.readers:
+            return False
+        readers = {one for one in state.readers if one.operator not in MOVES}
+        moved = all(one.is_accepted for one in self.moved)
+        if len(readers) < len(state.readers) and not (self.moved and moved):
+            return False
+        return moved and (not readers or wide.accepted_by(readers))
 
 
 class Widened:
@@ -117,17 +141,15 @@ class Widened:
         self.unconditional = unconditional
         self.least_uses = least_uses
 
-    def accepted_by(self, readers: Optional[Set[Reader]]) -> bool:
+    def accepted_by(self, readers: Set[Reader]) -> bool:
         """Return whether the narrower dtype gives every reader the same result."""
-        if not readers:
-            return False
         if self.narrow is torch.float32 and all(one.operator in REDUCTIONS for one in readers):
             return False  # a sum in double precision
         return self.unconditional or all(self._accepted(reader) for reader in readers)
 
     def _accepted(self, reader: Reader) -> bool:
         name = reader.operator
-        if not self.to.is_floating_point and name in INDEXED:
+        if not self.to.is_floating_point and name in INDEXED | SELECTIONS:
             return True
         if name in REDUCTIONS:
             # Sums of integers are int64 by default.
@@ -194,6 +216,8 @@ class HeavyType(Pattern):
             observation.generated and observation.size_bytes >= LEAST_INTEGER_BYTES
         ):
             return
+        if observation.operator.name in MOVES and self._moved(observation):
+            return
         wide = widened(observation)
         repeatedly = bool(observation.inputs) and self._chosen(observation)
         if not repeatedly and wide is None:
@@ -241,7 +265,7 @@ class HeavyType(Pattern):
                         partial(dict, kept.evidence),
                         persistent=True,
                     )
-            elif not written and state.alive:
+            elif not written and kept.alive:
                 continue
             del self._waiting[key]
 
@@ -265,9 +289,20 @@ class HeavyType(Pattern):
             indices = INT64_ONLY if kept.share < _EIGHT_BIT_SHARE else INT64_ONLY | INDEXED
             return not any(one.operator in indices for one in readers)
         # A tensor that still exists may get another reader.
-        if wide is None or state.uses < wide.least_uses or (state.alive and not self._over):
+        if wide is None or state.uses < wide.least_uses or (kept.alive and not self._over):
             return False
-        return wide.accepted_by(state.readers)
+        return kept.is_accepted
+
+    def _moved(self, observation: Observation) -> bool:
+        """Follow the values of a pending tensor into the result of an operator that moves them."""
+        state = observation.inputs[0][1]
+        source = self._waiting.get(state.key)
+        if source is None or source.observation.state is not state or source.widened is None:
+            return False
+        observation.state.readers = set()
+        kept = _Kept(observation, "", 0.0, None, repeatedly=False, widened=source.widened)
+        source.moved.append(kept)
+        return True
 
     def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:
         """Reject quickly if the bits in use rule out every narrower dtype."""

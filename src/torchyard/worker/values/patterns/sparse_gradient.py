@@ -45,7 +45,8 @@ class SparseGradient(Pattern):
         if observation.size_bytes < LEAST_FINDING_BYTES or observation.path:
             return
         if name in PARTS:
-            self._part(observation)
+            if not observation.view_of_torch:
+                self._part(observation)
         elif name in LOOKUPS or (name in INDEXED and self._for_parameter()):
             self._rows(observation)
 

@@ -17,10 +17,11 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.findings import LEAST_SHARE
+from torchyard.worker.values.findings import LEAST_SHARE, Finding
 from torchyard.worker.values.observation import Observation, StorageState
 from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
+from torchyard.worker.values.places import called_by_torch, is_of_torch
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 from torchyard.worker.values.scanning.scanners import PROBES, Scanners, first_three
 
@@ -47,7 +48,7 @@ class SingleValue(Pattern):
         zero = only_zeros(observation)
         if (scan.like_first != scan.count and not zero) or scan.count < 2:
             return
-        if observation.path or observation.dtype is torch.bool:
+        if observation.path or observation.dtype is torch.bool or _is_index(observation):
             return
         if not observation.inputs and not kind.folded:
             return
@@ -66,7 +67,10 @@ class SingleValue(Pattern):
             and all(state.size_bytes <= one_number for _, state in observation.inputs)
         )
         self._reported.put(observation.state)
-        if follows:
+        if follows or (not zero and self.in_formula(observation)):
+            return
+        # Initial states, and checks of torch's own distributions, are not the program's.
+        if (zero and _is_initial_state(observation)) or called_by_torch("distributions"):
             return
         if zero:
             name, detail = "single zero", "every element is zero"
@@ -76,6 +80,18 @@ class SingleValue(Pattern):
             number = bits_to_number(scan.first_bits, observation.layout)
             name, detail = self.name, "every element is %g" % number
         self.report(observation, detail, name=name)
+
+
+def _is_initial_state(observation: Observation) -> bool:
+    """Return whether an operator reads zeros that torch's own Python code made, as a cell without a state does."""
+    fills: List[Optional[Observation]] = [state.fill for _, state in observation.inputs]
+    return any(
+        fill is not None
+        and fill.single_zero
+        and fill.site is not None
+        and is_of_torch(fill.site.code)
+        for fill in fills
+    )
 
 
 LEAST_BYTES = LEAST_FINDING_BYTES
@@ -90,8 +106,9 @@ ORDINARY = aten(
     "_softmax _safe_softmax constant_pad_nd"
 )
 """Activations and masks produce such values by design."""
+SELECTIONS = aten("argmax argmin argsort sort topk max min mode median kthvalue")
 MASKING = aten("masked_fill where tril triu _softmax _safe_softmax constant_pad_nd")
-"""Zero rows of masks and padding serve another purpose."""
+"""Zero columns, and fewer than `SHARE` zero rows, of masks and padding serve another purpose."""
 SCATTERS = aten(
     "scatter scatter_add scatter_reduce index_put _index_put_impl index_add index_copy one_hot"
 )
@@ -99,6 +116,7 @@ SCATTERS = aten(
 SCATTERED_SHARE = 0.8
 """Minimum share of zeros that remain of a fill after a scatter: the program has the indices of all other elements."""
 _MOST_WAITING = 256
+_LEAST_GROWING = 4
 _LEAST_ROW = 16
 USUAL_SHARE = 0.75
 """Minimum share of the calls, if fewer than `SHARE` of the elements are equal."""
@@ -117,6 +135,8 @@ class FrequentValues(Pattern):
         """Gradients and reported tensors; results computed from them are not reported."""
         self._scattered: Dict[int, Tuple[Observation, int, float, Dict[str, Any]]] = {}
         """Zeros into which elements were scattered; further writes may follow."""
+        self._grown: Dict[int, Tuple[Finding, int, int]] = {}
+        """Finding, and first and last number of other elements, by operator, while that number only grows."""
 
     def observe(self, observation: Observation) -> None:
         """Report a computed tensor that is almost constant."""
@@ -133,6 +153,7 @@ class FrequentValues(Pattern):
             observation.dtype is torch.bool
             or observation.layout.per_number != 1
             or only_zeros(observation)
+            or _is_index(observation)
         ):
             return
         noted = observation.in_backward or self._derived.any_of(observation)
@@ -171,8 +192,11 @@ class FrequentValues(Pattern):
         self._scattered.clear()
 
     def finish(self) -> None:
-        """Report the remaining ones."""
+        """Report the remaining ones, and drop states that fill up, such as a wave that spreads."""
         self._settle(over=True)
+        for finding, first, last in self._grown.values():
+            if finding.count >= _LEAST_GROWING and last >= 2 * first:
+                self.findings.drop(finding)
 
     def _settle(self, write: Optional[Observation] = None, over: bool = False) -> None:
         written = None if write is None else write.state
@@ -191,7 +215,7 @@ class FrequentValues(Pattern):
 
     def _report(self, observation: Observation, bits: int, share: float, evidence: Any) -> None:
         number = bits_to_number(bits, observation.layout)
-        self.report(
+        finding = self.report(
             observation,
             "%.3g %% of the elements are %g" % (100 * share, number),
             share,
@@ -199,6 +223,20 @@ class FrequentValues(Pattern):
             least_share=LEAST_SHARE if share >= SHARE else USUAL_SHARE,
             by_rows=share >= SHARE,
         )
+        others = round((1 - share) * observation.scan.count)
+        if finding is not None and finding.count == 1:
+            self._grown[observation.node] = (finding, others, others)
+        elif finding is not None and observation.node in self._grown:
+            _, first, last = self._grown.pop(observation.node)
+            if others >= last:
+                self._grown[observation.node] = (finding, first, others)
+
+
+def _is_index(observation: Observation) -> bool:
+    """Return whether it says which of several values was selected, as `argmax` does."""
+    if observation.layout.is_float or observation.operator.name not in SELECTIONS:
+        return False
+    return any(tensor.numel() > observation.tensor.numel() for tensor, _ in observation.inputs)
 
 
 def _is_scattered(observation: Observation) -> bool:
@@ -221,14 +259,16 @@ def _least_share(observation: Observation) -> float:
 def _in_rows(observation: Observation, share: float) -> bool:
     """Whether the zeros fill whole rows (along the last dimension) or whole columns."""
     tensor = observation.tensor
-    if share < ROW_SHARE or tensor.dim() < 2 or observation.operator.name in MASKING:
+    masking = observation.operator.name in MASKING
+    if share < (SHARE if masking else ROW_SHARE) or tensor.dim() < 2:
         return False
     used = tensor != 0
     columns, count = tensor.shape[-1], tensor.numel() // max(1, tensor.shape[-1])
-    rows_used = columns < _LEAST_ROW or int(used.any(-1).sum()) > (1 - ROW_SHARE) * count
-    if not rows_used:
-        return True
-    if count < _LEAST_ROW:
+    if columns >= _LEAST_ROW:
+        zero_share = 1 - int(used.any(-1).sum()) / count
+        if zero_share >= (SHARE if masking else ROW_SHARE):
+            return True
+    if masking or count < _LEAST_ROW:
         return False
     return int(used.reshape(-1, columns).any(0).sum()) <= (1 - ROW_SHARE) * columns
 
@@ -305,7 +345,8 @@ class Structured(Pattern):
     def _expand(
         self, observation: Observation, shape: Tuple[int, ...], constant: List[int]
     ) -> None:
-        if self._follows(observation, constant):
+        # Torch's distributions expand their parameters.
+        if self._follows(observation, constant) or called_by_torch("distributions"):
             return
         small = tuple(1 if dim in constant else size for dim, size in enumerate(shape))
         copies = 1
@@ -366,8 +407,9 @@ class Structured(Pattern):
             if (
                 self._single(argument, state)
                 and argument.numel() * 2 >= observation.tensor.shape[constant[0]]
-                and not _is_small_factor(observation, argument)
             ):
+                if _is_factor(observation, argument, state):
+                    continue
                 return True
             if argument.numel() * argument.element_size() < LEAST_FINDING_BYTES:
                 continue
@@ -387,11 +429,12 @@ class Structured(Pattern):
         return self.scanner.constant_runs(argument, argument.numel())
 
 
-def _is_small_factor(observation: Observation, argument: torch.Tensor) -> bool:
-    """Whether a constant is too small for a finding, and no initial state: those are zero."""
+def _is_factor(observation: Observation, argument: torch.Tensor, state: Any) -> bool:
+    """Whether a constant has no finding of its own, and is no initial state: those are zero."""
     size = argument.numel() * argument.element_size()
-    small = observation.operator.name in PRODUCTS and size < LEAST_FINDING_BYTES
-    return small and bool(argument.any())
+    unreported = state.fill is not None or size < LEAST_FINDING_BYTES
+    factor = observation.operator.name in PRODUCTS and not argument.requires_grad
+    return factor and unreported and bool(argument.any())
 
 
 def _of_one(observation: Observation) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 
-from torchyard.worker.values.findings import Cause, Finding, cause_of
+from torchyard.worker.values.findings import LEAST_SHARE, Cause, Finding, cause_of
 from torchyard.worker.values.observation import Observation, StorageState, covers
 from torchyard.worker.values.operators import Operator, aten
 from torchyard.worker.values.patterns import (
@@ -25,7 +25,7 @@ from torchyard.worker.values.patterns import (
     same_bits,
     where,
 )
-from torchyard.worker.values.places import Place, called_by_torch
+from torchyard.worker.values.places import Place, called_by_torch, torch_frame
 
 SHARE = 0.99
 """Minimum share of unchanged elements."""
@@ -66,6 +66,8 @@ class RedundantWrite(Pattern):
         name, share = observation.operator.name, observation.unchanged_share
         if name.startswith(MAY_WRITE) or (share < 1.0 and name.startswith(WRITES_SELECTED)):
             return
+        if self.in_formula(observation):
+            return
         if name in GUARDS and (observation.path or not mask_selects_elements(observation)):
             return
         if name == "aten::copy_" and _same_memory(*observation.arguments[:2]):
@@ -76,13 +78,37 @@ class RedundantWrite(Pattern):
         # Memory that was just filled is an accumulator; zero times anything stays zero.
         if observation.was_fill is not None and not observation.operator.overwrites:
             return
+        scaled = _scaled_by_tensor(observation)
+        if scaled and not _clips_far_above():
+            return
         detail = "%.3g %% of the elements had the same bits before" % (100 * share)
         evidence = partial(evidence_of, observation, unchanged_share=share)
-        self.report(observation, detail, share, evidence)
+        least_share = 1.0 if scaled else LEAST_SHARE
+        self.report(observation, detail, share, evidence, least_share=least_share)
 
 
 PUTS = aten("index_put_ _index_put_impl_")
+SCALINGS = aten("mul_ div_ _foreach_mul_ _foreach_div_")
 INDEXED_WRITES = PUTS | aten("index_copy_ scatter_")
+
+
+_FAR = 10.0
+"""Minimum ratio of the limit to the norm of the gradients."""
+
+
+def _scaled_by_tensor(observation: Observation) -> bool:
+    """Return whether a factor that the program computed happens to be one, as in gradient clipping."""
+    if observation.operator.name not in SCALINGS or len(observation.arguments) < 2:
+        return False
+    factor = observation.arguments[1]
+    return isinstance(factor, torch.Tensor) and factor.numel() == 1
+
+
+def _clips_far_above() -> bool:
+    """Return whether `clip_grad_norm_` is clipping, and its limit is far above the norm."""
+    frame = torch_frame("_clip_grads_with_norm_", "clip_grad_norm_")
+    ratio = None if frame is None else frame.f_locals.get("clip_coef")
+    return isinstance(ratio, torch.Tensor) and float(ratio) >= _FAR
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -342,6 +368,8 @@ for _names, _positions in _GUARDED:
 MASKS = aten("masked_fill masked_fill_ masked_scatter masked_scatter_")
 """Operators whose second argument is a mask that selects the written elements."""
 
+LOWER_BOUNDS = aten("clamp clamp_min")
+_LARGEST_EPSILON = 1e-3
 LEAST_OCCURRENCES = 3
 PASSED = "a check that every element passed in every call"
 _MOST_CAUSES = 4096
@@ -387,7 +415,7 @@ class Guard(Pattern):
         if observation.single or observation.dtype is torch.bool:
             return
         guard = self._guard_of(observation)
-        if guard.fired:
+        if guard.fired or _is_epsilon(observation):
             return
         # Guards in torch's own Python code are not the user's.
         fired = True if called_by_torch("distributions") else self._fired(observation, positions)
@@ -499,6 +527,17 @@ class Guard(Pattern):
             return same_bits(guarded, tensor)
         scan = self.scanner.scan(guarded, observation.layout)
         return bool(scan.hash == observation.scan.hash)
+
+
+def _is_epsilon(observation: Observation) -> bool:
+    """Return whether it only keeps values away from zero, for a logarithm or a division."""
+    name, arguments = observation.operator.name.rstrip("_"), observation.arguments
+    if name not in LOWER_BOUNDS or (len(arguments) > 2 and arguments[2] is not None):
+        return False
+    lowest = arguments[1] if len(arguments) > 1 else observation.keywords.get("min")
+    if observation.keywords.get("max") is not None or not isinstance(lowest, float):
+        return False
+    return 0 < lowest <= _LARGEST_EPSILON
 
 
 def mask_selects_elements(observation: Observation) -> bool:

@@ -14,9 +14,9 @@ from torchyard.worker.values.places import Place
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan, flat_memory
 from torchyard.worker.values.scanning.scanners import Batch, DeviceScanner, Scanners, hashes_of_rows
 
-SINGLE, FREQUENT, EQUAL, REPEATED, NARROW = 1, 2, 4, 8, 16
+SINGLE, FREQUENT, EQUAL, REPEATED, NARROW, EARLIER = 1, 2, 4, 8, 16, 32
 """Flags of a row: one value, almost one value, the bits of another row of the step, the bits of the same
-row in the previous step, fewer bits in use than the dtype has."""
+row in the previous step, fewer bits in use than the dtype has, the bits of any row of the previous step."""
 
 ResultKey = Tuple[int, int]
 """Node of the flow graph and index of its result."""
@@ -123,6 +123,7 @@ class StepRows:
                 self._repeated(last.result_keys, last.hashes, self.hashes).to(torch.int64)
                 * REPEATED
             )
+            flags |= torch.isin(self.hashes, last.hashes).to(torch.int64) * EARLIER
         shows: List[int] = flags.tolist()
         return shows
 
@@ -464,9 +465,9 @@ class Survey:
         self._last = rows
         new = False
         for result_key, shown in zip(rows.result_keys, shows):
-            if shown:
+            if shown & ~EARLIER:
                 before = self._known.get(result_key, 0)
-                if shown & ~before:
+                if shown & ~EARLIER & ~before:
                     new = True
                     self._known[result_key] = before | shown
         return Surveyed(rows.step, rows.regular, rows.closely, rows.result_keys, shows, new)
