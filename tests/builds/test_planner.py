@@ -305,3 +305,20 @@ def test_names_of_builds() -> None:
 def test_a_name_that_cannot_be_a_folder(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match="is not a valid build name"):
         workspace.plan(CURRENT, name="../up")
+
+
+@pytest.mark.parametrize("name", ["a;b", "a:b", 'a"b', "a\\b", "a\nb", "a\udcffb"])
+def test_a_folder_that_a_build_system_cannot_represent_is_rejected(
+    workspace: Workspace, name: str
+) -> None:
+    workspace.home = BuildsDirectory(folder=workspace.folder / name)
+    with pytest.raises(UsageError, match="the path of the build folder") as caught:
+        workspace.plan("builder = 'cmake'")
+    assert "TORCHYARD_HOME" in caught.value.hint
+    caught.value.what.encode()
+
+
+@pytest.mark.parametrize("name", ["it's", "a b", "a$b", "a,b=c", "{env}", "é"])
+def test_other_unusual_folders_are_accepted(workspace: Workspace, name: str) -> None:
+    workspace.home = BuildsDirectory(folder=workspace.folder / name)
+    assert workspace.plan("builder = 'cmake'").folder.startswith(str(workspace.folder / name))

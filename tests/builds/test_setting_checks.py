@@ -52,6 +52,8 @@ def test_settings_without_effect_are_errors(recipe: str, setting: str, hint: str
     [
         ("cpu", "TORCH_CUDA_ARCH_LIST=9.0", "USE_CUDA is off"),
         ("cuda", "PYTORCH_ROCM_ARCH=gfx90a", "USE_ROCM is off"),
+        ("cuda", "USE_CUDA=0", "must have torch/lib/libtorch_cuda.so"),
+        ("rocm", "USE_ROCM=OFF", "must have torch/lib/libtorch_hip.so"),
         ("cpu", "environment.gcc=13.3.0", "nothing in this build uses gcc of conda"),
     ],
 )
@@ -61,6 +63,12 @@ def test_settings_without_effect_in_a_variant_are_errors(
     with pytest.raises(UsageError) as caught:
         build("pytorch", "environment.use=conda", setting, variant=variant)
     assert hint in caught.value.hint
+
+
+def test_switches_that_agree_with_the_variant_are_accepted() -> None:
+    build("pytorch", "USE_CUDA=1", variant="cuda")
+    build("pytorch", "USE_CUDA=0", variant="cpu")
+    build("pytorch", "USE_CUDA=0", variant="rocm")
 
 
 def test_versions_that_a_variant_uses_are_accepted() -> None:

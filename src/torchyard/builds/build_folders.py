@@ -24,6 +24,8 @@ from torchyard.errors import NotAllowed, UsageError
 from torchyard.files.safe_writing import write_error
 from torchyard.results.directory import home_folder
 
+_UNUSABLE: Final = ';:"\\'
+"""Separators of PATH and of CMake lists, and what CMake does not quote in its install scripts."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
@@ -35,6 +37,17 @@ def check_build_name(name: str, *, where: str) -> str:
             hint="use letters, digits, dots, dashes, plus signs and underscores",
         )
     return name
+
+
+def check_build_path(folder: Path) -> None:
+    """Raise UsageError for a path that a build system cannot represent."""
+    unusable = [letter for letter in str(folder) if letter in _UNUSABLE or not letter.isprintable()]
+    if unusable:
+        raise UsageError(
+            f"the path of the build folder {str(folder)!r} contains {unusable[0]!r}",
+            why="PATH, CMake or Ninja cannot represent it",
+            hint="choose another folder with TORCHYARD_HOME",
+        )
 
 
 class BuildsDirectory:

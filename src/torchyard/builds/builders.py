@@ -204,21 +204,33 @@ def python_steps(context: BuilderContext) -> tuple[Step, ...]:
     variables = option_variables(context)
     steps = list(requirement_steps(context))
     needs = (steps[-1].name,) if steps else context.needs
+    # PyTorch skips configuring if a cache exists, and CMake keeps options that are no longer set.
+    remove_cache = Command(
+        argv=("rm", "-f", f"{component.tree}/{table.build_folder}/CMakeCache.txt")
+    )
     if table.configure:
         steps.append(
             context.step(
                 "configure",
                 "configure",
                 (
-                    # PyTorch skips configuring if a cache exists, and then ignores new options.
-                    Command(
-                        argv=("rm", "-f", f"{component.tree}/{table.build_folder}/CMakeCache.txt")
-                    ),
+                    remove_cache,
                     Command(argv=(component.python, *table.configure), folder=component.tree),
                 ),
                 needs=needs,
                 variables=variables,
                 compiles=True,
+            )
+        )
+        needs = (steps[-1].name,)
+    elif table.compiles_with == "cmake":
+        steps.append(
+            context.step(
+                "options",
+                "discard the CMake cache of other options",
+                (remove_cache,),
+                needs=needs,
+                variables=variables,
             )
         )
         needs = (steps[-1].name,)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, check_build_path
 from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
 from torchyard.builds.environments import plan_environment
@@ -133,6 +133,7 @@ def make_plan(
     build = resolved or resolve(request)
     name = name or default_name(build)
     folder = home.build(name)
+    check_build_path(folder.folder)
     environment = plan_environment(
         filled_environment(build, home=home, name=name, machine=request.machine),
         folder=folder.folder,

@@ -126,6 +126,8 @@ class DebianRootTable:
     """In addition to compiler, CMake, Ninja, git, ccache and Python."""
     build_dependencies_of: tuple[str, ...] = ()
     """Source packages whose build dependencies are installed."""
+    archive_areas: tuple[str, ...] = ()
+    """Areas of the archive, such as `main`, `contrib`; empty means those of this machine's apt."""
     mirror: str = ""
     """URL of an archive that has the suite; empty means that of this machine's apt."""
 

@@ -439,6 +439,7 @@ def _shared_environment(top: Recipe, parts: Iterable[Recipe]) -> EnvironmentTabl
         own.debian_root,
         packages=joined(table.debian_root.packages for table in tables),
         build_dependencies_of=joined(table.debian_root.build_dependencies_of for table in tables),
+        archive_areas=joined(table.debian_root.archive_areas for table in tables),
     )
     return replace(
         own,

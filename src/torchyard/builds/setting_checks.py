@@ -27,6 +27,11 @@ _NEAR: Final = 0.8
 _JOB_VARIABLES: Final = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL")
 _NOT_BOOLEAN: Final = ("USE_CUSTOM_DEBINFO", "USE_LLVM", "USE_NIGHTLY", "USE_SANITIZER")
 """Options of PyTorch with other values than on and off, although their names start with USE_."""
+_CHECKED_LIBRARIES: Final = {
+    "USE_CUDA": "torch/lib/libtorch_cuda.so",
+    "USE_ROCM": "torch/lib/libtorch_hip.so",
+}
+"""Switch -> the library that variants with it check at the end."""
 _ONLY_WITH: Final = {"TORCH_CUDA_ARCH_LIST": "USE_CUDA", "PYTORCH_ROCM_ARCH": "USE_ROCM"}
 
 
@@ -84,6 +89,10 @@ def _option_hint(name: str, recipe: Recipe) -> str:
     fields_near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_NEAR)
     if fields_near and name.islower():
         return f"did you mean {fields_near[0]!r}? Set an option of this name with options.{name}"
+    library = _CHECKED_LIBRARIES.get(name, "")
+    value = cmake_value(recipe.options.get(name, ""))
+    if library in recipe.verify.libraries and cmake_bool(value) is False:
+        return f"the result of the variant {recipe.variant!r} must have {library}: choose another variant"
     switch = _ONLY_WITH.get(name, "")
     if (
         switch
@@ -94,7 +103,6 @@ def _option_hint(name: str, recipe: Recipe) -> str:
     if recipe.known_release != "pytorch" or name.startswith("CMAKE_"):
         return ""
     table = pytorch_variables()
-    value = cmake_value(recipe.options.get(name, ""))
     if name in table.options and name not in _NOT_BOOLEAN and cmake_bool(value) is None:
         return f"{value!r} is neither on nor off: give 1 or 0"
     valid = (

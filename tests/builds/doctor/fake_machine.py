@@ -24,6 +24,9 @@ Copyright (c) 2005-2024 NVIDIA Corporation
 Built on Thu_Mar_28_02:18:24_PDT_2024
 Cuda compilation tools, release {1}, V{0}
 Build cuda_{1}.r{1}/compiler.34097967_0"""
+TOOLKIT_HEADERS = (
+    *("cublas_v2.h", "cudnn.h", "cufft.h", "curand.h", "cusolverDn.h", "cusparse.h", "nvrtc.h"),
+)
 HIPCC_OUTPUT = """\
 HIP version: {0}-dd7f95766
 AMD clang version 18.0.0git (https://github.com/RadeonOpenCompute/llvm-project roc-6.2.0)
@@ -98,9 +101,17 @@ class FakeMachine:
             self.program(other, script)
         return self.program(name, script)
 
-    def nvcc(self, version: str, *, folder: Path | None = None) -> Path:
+    def nvcc(
+        self, version: str, *, folder: Path | None = None, headers: Sequence[str] = TOOLKIT_HEADERS
+    ) -> Path:
+        """A toolkit: its compiler, and the headers of its libraries and of cuDNN."""
         release = ".".join(version.split(".")[:2])
-        return self.says("nvcc", NVCC_OUTPUT.format(version, release), folder=folder)
+        path = self.says("nvcc", NVCC_OUTPUT.format(version, release), folder=folder)
+        include = path.parent.parent / "include"
+        include.mkdir(exist_ok=True)
+        for name in headers:
+            (include / name).touch()
+        return path
 
     def nvidia_smi(self, driver: str, *capabilities: str) -> Path:
         cards = "\n".join(capabilities) or "[N/A]"

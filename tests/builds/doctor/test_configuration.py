@@ -107,56 +107,6 @@ class TestTrust:
         assert machine.examine(from_folder(folder), only="source-folder") == ()
 
 
-class TestStaleCache:
-    def cache(self, tree: Path, home: Path, *lines: str) -> None:
-        (tree / "build").mkdir(exist_ok=True)
-        text = "\n".join((*lines, f"CMAKE_HOME_DIRECTORY:INTERNAL={home}", ""))
-        (tree / "build/CMakeCache.txt").write_text(text, encoding="utf-8")
-
-    def test_of_another_source_blocks(self, machine: FakeMachine, tree: Path) -> None:
-        self.cache(tree, Path("/home/somebody/pytorch"))
-        (finding,) = machine.examine(from_folder(tree), only="stale-cache")
-        assert finding.severity == "blocks"
-        assert finding.what.endswith("was generated for /home/somebody/pytorch")
-        assert finding.fix == f"rm -rf '{tree}/build'"
-
-    def test_other_options_warn(self, machine: FakeMachine, tree: Path) -> None:
-        self.cache(tree, tree, "USE_CUDA:BOOL=ON", "USE_MKLDNN:BOOL=1", "BLAS:STRING=MKL")
-        recipe = from_folder(tree, USE_CUDA=False, USE_MKLDNN=True, BLAS="OpenBLAS", USE_NEW=True)
-        (finding,) = machine.examine(recipe, only="stale-cache")
-        assert finding.severity == "warns"
-        assert finding.detail == (
-            "USE_CUDA is ON, requested OFF",
-            "BLAS is MKL, requested OpenBLAS",
-        )
-
-    def test_releases_with_a_switch_for_it(self, machine: FakeMachine, tree: Path) -> None:
-        self.cache(tree, tree, "USE_CUDA:BOOL=ON")
-        (old,) = machine.examine(from_folder(tree, "2.6", USE_CUDA=False), only="stale-cache")
-        (new,) = machine.examine(from_folder(tree, "2.9", USE_CUDA=False), only="stale-cache")
-        assert "CMAKE_FRESH" not in old.fix
-        assert new.fix.endswith("or set CMAKE_FRESH=1")
-
-    def test_new_releases_take_the_variable(self, machine: FakeMachine, tree: Path) -> None:
-        self.cache(tree, tree, "USE_CUDA:BOOL=ON")
-        recipe = from_folder(tree, "2.14.0", USE_CUDA=False)
-        assert machine.examine(recipe, only="stale-cache") == ()
-
-    def test_the_plans_own_tree(self, machine: FakeMachine) -> None:
-        recipe = Recipe(name="pytorch", version="2.6.0", options={"USE_CUDA": False})
-        plan = machine.plan(recipe)
-        tree = Path(plan.components[0].tree)
-        tree.mkdir(parents=True)
-        self.cache(tree, tree, "USE_CUDA:BOOL=ON")
-        (finding,) = machine.examine(plan=plan, only="stale-cache")
-        assert str(tree) in finding.what
-
-    def test_agreement_is_silent(self, machine: FakeMachine, tree: Path) -> None:
-        self.cache(tree, tree, "USE_CUDA:BOOL=OFF")
-        assert machine.examine(from_folder(tree, USE_CUDA=False), only="stale-cache") == ()
-        assert machine.examine(from_folder(tree / "third_party"), only="stale-cache") == ()
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builds.doctor.fake_machine import FakeMachine, severities
-from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar, VenvTable
+from tests.builds.doctor.fake_machine import TOOLKIT_HEADERS, FakeMachine, severities
+from torchyard.builds.recipe import DebianRootTable, EnvironmentTable, Recipe, Scalar, VenvTable
 
 
 def cuda(version: str = "2.6.0", **options: Scalar) -> Recipe:
@@ -67,6 +67,58 @@ class TestToolkit:
         machine.variables["CUDA_HOME"] = "/usr/local/cuda-12.4"
         (finding,) = machine.examine(cuda("2.13.0"), only="nvidia")
         assert finding.what.startswith("CUDA_HOME is /usr/local/cuda-12.4, which does not exist")
+
+    def test_a_toolkit_without_libraries_blocks(self, machine: FakeMachine) -> None:
+        home = machine.folder / "cuda-13.0"
+        machine.nvcc("13.0.88", folder=home / "bin", headers=("cuda_runtime.h",))
+        machine.nvidia_smi("580.65.06", "8.0")
+        machine.variables["CUDA_HOME"] = str(home)
+        blocked, slow = machine.examine(cuda("2.13.0"), only="nvidia")
+        assert blocked.severity == "blocks"
+        assert (
+            blocked.what
+            == f"the CUDA toolkit in {home} has no cuBLAS, cuFFT, cuRAND, cuSOLVER, cuSPARSE, NVRTC"
+        )
+        assert (slow.severity, slow.what) == ("warns", "cuDNN was not found")
+        torchvision = Recipe(name="torchvision", options={"FORCE_CUDA": True})
+        assert machine.examine(torchvision, only="nvidia") == ()
+
+    def test_places_of_toolkit_libraries(self, machine: FakeMachine) -> None:
+        home = machine.folder / "cuda-13.0"
+        machine.nvcc("13.0.88", folder=home / "bin", headers=())
+        machine.nvidia_smi("580.65.06", "8.0")
+        machine.variables |= {"CUDA_HOME": str(home), "CPATH": f"/none:{machine.folder}/more"}
+        (home / "targets/sbsa-linux/include").mkdir(parents=True)
+        (machine.folder / "more").mkdir()
+        for name in TOOLKIT_HEADERS:
+            folder = "cuda-13.0/targets/sbsa-linux/include" if name < "cuf" else "more"
+            (machine.folder / folder / name).touch()
+        assert machine.examine(cuda("2.13.0"), only="nvidia") == ()
+
+    @pytest.mark.parametrize("place", ["include", "."])
+    def test_cudnn_elsewhere_or_off(self, machine: FakeMachine, place: str) -> None:
+        libraries = tuple(name for name in TOOLKIT_HEADERS if name != "cudnn.h")
+        machine.nvcc("12.4.131", headers=libraries)
+        machine.nvidia_smi("550.54.14", "8.0")
+        assert severities(machine.examine(cuda(), only="nvidia")) == ["warns"]
+        assert machine.examine(cuda(USE_CUDNN=False), only="nvidia") == ()
+        folder = machine.folder / "cudnn"
+        (folder / place).mkdir(parents=True)
+        (folder / place / "cudnn.h").touch()
+        machine.variables["CUDNN_ROOT"] = str(folder)
+        assert machine.examine(cuda(), only="nvidia") == ()
+
+    def test_toolkit_of_a_debian_root(self, machine: FakeMachine) -> None:
+        root = EnvironmentTable(use="debian-root", debian_root=DebianRootTable(suite="trixie"))
+        recipe = replace(cuda(), environment=root)
+        assert machine.examine(recipe, only="nvidia") == ()
+        assert machine.examine(recipe, only="nvcc-host") == ()
+        assert not [f for f in machine.examine(recipe, only="versions") if f.severity == "blocks"]
+        newer = replace(cuda(TORCH_CUDA_ARCH_LIST="9.0;10.0"), environment=root)
+        (finding,) = machine.examine(newer, only="nvidia")
+        assert finding.what == "CUDA 12.4.131 does not support 10.0"
+        unknown = replace(root, debian_root=DebianRootTable(suite="forky"))
+        assert machine.examine(replace(newer, environment=unknown), only="nvidia") == ()
 
     def test_other_projects_with_cuda_are_checked_too(self, machine: FakeMachine) -> None:
         recipe = Recipe(name="torchvision", options={"FORCE_CUDA": True})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from torchyard.builds.doctor.search_paths import (
 )
 from torchyard.builds.recipe import (
     CondaTable,
+    DebianRootTable,
     EnvironmentTable,
     PrepareCommand,
     Recipe,
@@ -415,6 +417,15 @@ class TestRocm:
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         (finding,) = machine.examine(rocm_recipe(), only="rocm")
         assert (finding.severity, "hipcc was not found" in finding.what) == ("blocks", True)
+
+    def test_a_debian_root_has_no_rocm(self, machine: FakeMachine) -> None:
+        hipcc(machine)
+        root = EnvironmentTable(use="debian-root")
+        recipe = replace(rocm_recipe(), environment=root)
+        (finding,) = machine.examine(recipe, only="rocm")
+        assert finding.severity == "blocks"
+        own = replace(root, debian_root=DebianRootTable(packages=("hipcc", "libmiopen-dev")))
+        assert machine.examine(replace(recipe, environment=own), only="rocm") == ()
 
     def test_notes_follow_the_version(self, machine: FakeMachine) -> None:
         hipcc(machine)

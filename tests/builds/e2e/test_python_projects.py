@@ -154,6 +154,17 @@ def test_tests_as_text_and_a_named_file(eras: Eras) -> None:
     assert "there is no test file" in missing.err
 
 
+def test_an_option_that_is_no_longer_set_has_its_default_again(eras: Eras) -> None:
+    """CMake keeps options in its cache, and so does PyTorch's setup.py."""
+    cache = eras.folder / "trees/newest/build/CMakeCache.txt"
+    assert "SPICY:BOOL=ON" in cache.read_text()
+    recipe = eras.recipe.with_name("newest.toml")
+    recipe.write_text(recipe.read_text().replace("SPICY = true\n", ""))
+    assert "newest/options" in eras.cli.build(*eras.words).err
+    assert "SPICY:BOOL=OFF" in cache.read_text()
+    assert "nothing to do" in eras.cli.build(*eras.words).out
+
+
 @pytest.fixture(scope="module")
 def twice(shared_cli: Cli, shared_folder: Path) -> Path:
     """The folder of a build of a torch extension, by the command that a user types."""

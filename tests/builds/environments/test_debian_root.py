@@ -122,6 +122,15 @@ def test_other_packages_do_not_make_a_new_root(tmp_path: Path) -> None:
     assert few["environment/python"] != more["environment/python"]
 
 
+def test_other_archive_areas_make_a_new_root(tmp_path: Path) -> None:
+    def command(*areas: str) -> tuple[str, ...]:
+        made = plan(tmp_path, DebianRootTable(archive_areas=areas))
+        return commands(step(made, "root"), inside=False)[0]
+
+    assert command()[-1] == "ca-certificates", "roots without areas keep their fingerprints"
+    assert command("main", "contrib") == (*command(), "main", "contrib")
+
+
 def test_better_script_does_not_make_a_new_root(tmp_path: Path) -> None:
     """Compiling PyTorch again because a comment changed would be a bad joke."""
     made = plan(tmp_path).steps
@@ -178,6 +187,7 @@ def test_base_is_asked_inside_the_root(tmp_path: Path) -> None:
         (DebianRootTable(packages=("a; id",)), "packages"),
         (DebianRootTable(packages=("Zlib",)), "packages"),
         (DebianRootTable(build_dependencies_of=("../x",)), "build-dependencies-of"),
+        (DebianRootTable(archive_areas=("main contrib",)), "archive-areas"),
     ],
 )
 def test_wrong_names(table: DebianRootTable, key: str, tmp_path: Path) -> None:
@@ -193,7 +203,7 @@ def test_versions_and_architectures_of_packages(tmp_path: Path) -> None:
 
 def test_missing_programs_are_reported(tmp_path: Path) -> None:
     made = plan(tmp_path)
-    rights = [missing for missing in made.missing if "rights of root" in missing]
+    rights = [missing for missing in made.missing if "root privileges" in missing]
     assert bool(rights) is (os.geteuid() != 0)
     here = shutil.which("mmdebstrap") or shutil.which("debootstrap", path=SYSTEM_PATH)
     assert any("mmdebstrap" in missing for missing in made.missing) is not bool(here)

@@ -70,9 +70,12 @@ class FakeMachine:
     def set_index(self, index: str) -> None:
         (self.programs / "index").write_text(index + "\n")
 
-    def run(self, root: Path, *, mirror: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, root: Path, *, mirror: str = "", areas: tuple[str, ...] = (), **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        packages = "ca-certificates,python3"
         return subprocess.run(
-            ["/bin/sh", str(SCRIPT), str(root), "trixie", mirror, "ca-certificates,python3"],
+            ["/bin/sh", str(SCRIPT), str(root), "trixie", mirror, packages, *areas],
             env={"PATH": str(self.programs), **more},
             capture_output=True,
             text=True,
@@ -115,6 +118,16 @@ def test_whole_root(tmp_path: Path, machine: FakeMachine, calls: Calls) -> None:
     assert 'Acquire::Languages:: "none";' in options
     for other in ("Auto-Detect", "Architecture", "Dir::", 'Acquire::http "";'):
         assert other not in options
+
+
+def test_archive_areas(tmp_path: Path, machine: FakeMachine, calls: Calls) -> None:
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
+    result = machine.run(tmp_path / "root", areas=("main", "contrib", "non-free"))
+    assert result.returncode == 0, result.stderr
+    (call,) = calls("mmdebstrap")
+    assert call.endswith("deb http://mirror.example/debian/ trixie main contrib non-free")
+    lists = (tmp_path / "root/etc/apt/sources.list").read_text()
+    assert "deb-src http://mirror.example/debian/ trixie main contrib non-free\n" in lists
 
 
 @pytest.mark.parametrize(

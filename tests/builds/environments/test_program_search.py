@@ -56,6 +56,19 @@ def test_version_on_path(programs: Path) -> None:
     assert (found.path, found.version, found.has_pip) == (str(path), "3.77.2", False)
 
 
+def test_a_shim_of_pyenv_for_an_inactive_version(tmp_path: Path) -> None:
+    shims, versions = tmp_path / "shims", tmp_path / "versions"
+    shims.mkdir()
+    (shims / "python3.77").write_text("#!/bin/sh\necho 'pyenv: command not found' >&2; exit 127\n")
+    (shims / "python3.77").chmod(0o755)
+    environ = {"PATH": str(shims)}
+    assert find_interpreter("3.77", environ, where="x").version == "", "as if it were not installed"
+    folder = versions / "3.77.5" / "bin"
+    folder.mkdir(parents=True)
+    path = fake_python(folder / "python3.77", "3.77.5")
+    assert find_interpreter("3.77", environ, where="x").path == str(path)
+
+
 def test_version_that_is_not_here_can_still_be_planned() -> None:
     found = find_interpreter("3.78", {"PATH": "/nowhere"}, where="x")
     assert (found.path, found.version) == ("python3.78", "")

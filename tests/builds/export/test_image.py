@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from tests.builds.export.sample_plans import (
     small_project,
 )
 from torchyard.builds.build_folders import BuildsDirectory
+from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import export_plan
-from torchyard.builds.export.image import image_of
+from torchyard.builds.export.image import image_of, source_list_statements
 from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.planner import make_plan
@@ -120,6 +122,40 @@ def test_the_root_folder_is_gone(tmp_path: Path) -> None:
     assert "dpkg-dev" in image.packages
     makes = [command.argv for command in commands_of(image.plan) if "venv" in command.argv]
     assert makes[0][0] == "/usr/bin/python3", "the root's own"
+
+
+SOURCES = {
+    "debian.sources": "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: trixie\nComponents: main\n",
+    "sources.list": "deb http://deb.debian.org/debian trixie main\n",
+}
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_an_image_has_the_archive_areas_of_its_root_folder(tmp_path: Path, name: str) -> None:
+    request = BuildRequest(
+        recipe="pytorch",
+        variant="cuda",
+        version="2.6.0",
+        settings={"": {"source.use": "debian", "environment.use": "debian-root"}},
+        machine="x86_64",
+    )
+    home = BuildsDirectory(folder=tmp_path / "home")
+    image = image_of(make_plan(request, home=home, environ={"PATH": SYSTEM_PATH}), FACTS)
+    assert image.archive_areas == ("main", "contrib", "non-free")
+    apt = tmp_path / "apt"
+    (apt / "sources.list.d").mkdir(parents=True)
+    file = apt / name if name == "sources.list" else apt / "sources.list.d" / name
+    file.write_text(SOURCES[name])
+    image = replace(image, source_packages=True)
+    script = "\n".join(source_list_statements(image)).replace("/etc/apt", str(apt))
+    subprocess.run(["sh", "-euc", script], check=True)
+    lists = "".join(path.read_text() for path in sorted(apt.rglob("*")) if path.is_file())
+    if name == "sources.list":
+        line = "http://deb.debian.org/debian trixie main contrib non-free\n"
+        assert lists == f"deb {line}deb-src {line}"
+    else:
+        assert "Types: deb deb-src\n" in lists
+        assert "Components: main contrib non-free\n" in lists
 
 
 def test_home_is_that_of_the_image(tmp_path: Path) -> None:

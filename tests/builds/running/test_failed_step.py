@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,41 @@ def test_the_rerun_script_works_and_is_private(tmp_path: Path) -> None:
     assert (folder / "tries").read_text() == "tried\ntried\n"
     script = folder / "logs/part-build.reenter.sh"
     assert stat.S_IMODE(script.stat().st_mode) == 0o700
+
+
+def test_the_rerun_script_runs_another_command_in_the_same_environment(tmp_path: Path) -> None:
+    command = replace(shell("exit 9"), variables=(("KIND", "of the step"),))
+    failed(tmp_path, step("build", command))
+    script = tmp_path / "logs/part-build.reenter.sh"
+    argv = [
+        "sh",
+        str(script),
+        "sh",
+        "-c",
+        'echo "$KIND" "$@" "${ELSEWHERE-unset}"; pwd',
+        "-",
+        "a  b",
+    ]
+    environ = {"ELSEWHERE": "of the caller", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout == f"of the step a  b unset\n{tmp_path}\n"
+
+
+def test_an_interrupted_command_has_a_rerun_script(tmp_path: Path) -> None:
+    performer = StepPerformer(
+        step=step("build", shell("echo started; sleep 60")),
+        folder=BuildFolder(folder=tmp_path),
+        variables={"PATH": "/usr/bin:/bin"},
+        verify=lambda *_: None,
+        on_output=lambda _: threading.Thread(target=performer.stop).start(),
+    )
+    with pytest.raises(CommandFailed) as raised:
+        performer.perform()
+    assert raised.value.stopped
+    done = subprocess.run(
+        ["sh", performer.rerun_script, "echo", "again"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "again\n"
 
 
 def test_a_known_cause_comes_with_its_remedy(tmp_path: Path) -> None:

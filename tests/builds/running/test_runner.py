@@ -54,7 +54,7 @@ def runner_of(
         )
 
     def explain(item: Step, done: StepPerformer, error: CommandFailed) -> StepFailed:
-        return StepFailed(f"{item.name}: {error.command_exit_code}", hint=done.rerun_script())
+        return StepFailed(f"{item.name}: {error.command_exit_code}", hint=done.rerun_script)
 
     return Runner(
         plan=plan,
@@ -197,9 +197,7 @@ def test_the_command_can_be_entered_again(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, step("one", shell('echo "it\'s $PATH" > again; exit 3')))
     error = run(plan).failed["part/one"]
     (tmp_path / "again").unlink()
-    script = tmp_path / "script.sh"
-    script.write_text(error.hint)
-    ended = subprocess.run(["sh", str(script)], check=False, cwd="/")
+    ended = subprocess.run(["sh", error.hint], check=False, cwd="/")
     assert ended.returncode == 3
     assert (tmp_path / "again").read_text() == f"it's {PATH}\n"
 

@@ -151,10 +151,11 @@ def test_the_rerun_script_runs_the_last_command_unchanged(
         performer.perform()
     first = (tmp_path / "said").read_text()
     (tmp_path / "said").unlink()
-    script = tmp_path / "again.sh"
-    script.write_text(performer.rerun_script())
     done = subprocess.run(
-        ["sh", str(script)], check=False, cwd="/", env={"PATH": PATH, "NOISE": "1", "ODD": "other"}
+        ["sh", performer.rerun_script],
+        check=False,
+        cwd="/",
+        env={"PATH": PATH, "NOISE": "1", "ODD": "other"},
     )
     assert done.returncode == 4
     assert (tmp_path / "said").read_text() == first == f"{odd}|{PATH}|{tmp_path}"
@@ -163,7 +164,7 @@ def test_the_rerun_script_runs_the_last_command_unchanged(
 def test_without_a_command_there_is_no_rerun_script(workspace: Workspace, tmp_path: Path) -> None:
     performer = workspace.performer(WriteFile(path=str(tmp_path / "x"), text=""))
     performer.perform()
-    assert performer.rerun_script() == ""
+    assert performer.rerun_script == ""
 
 
 def test_the_guard_is_held_from_the_first_action_to_the_last(

@@ -184,7 +184,9 @@ def _short(cause: Cause) -> str:
     why = f", consequence of {cause.consequence_of}" if cause.consequence_of else ""
     lines = [f"  - {cause.title} [{cause.id}{why}]"]
     if cause.evidence and cause.evidence[0].line:
-        lines.append(f"      line {cause.evidence[0].line}: {cause.evidence[0].text[:_WIDTH]}")
+        lines.append(
+            f"      line {cause.evidence[0].line}: {cause.evidence[0].text[:_WIDTH].rstrip()}"
+        )
     if cause.remedy and not cause.consequence_of:
         lines += _wrapped("      ", cause.remedy[0])
     return "\n".join(lines)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from torchyard.builds.cmake_cache import CacheEntry, read_cache, same_value
 from torchyard.builds.compatibility import (
     ReleaseFacts,
     known_releases,
@@ -104,55 +103,6 @@ def _distrusted(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]
             f"git refuses to read {folder}",
             why="it belongs to another user; the version would lack the commit",
             fix=f"git config --global --add safe.directory {shlex.quote(str(folder))}",
-        )
-
-
-def examine_stale_cache(context: DoctorContext) -> Iterator[DoctorFinding]:
-    """Check an existing CMakeCache.txt."""
-    for recipe in context.recipes:
-        component = context.component(recipe)
-        trees = [Path(component.tree)] if component else []
-        source = folder_source(recipe)
-        if source is not None:
-            trees.append(Path(source.path).expanduser())
-        for tree in trees:
-            path = tree / recipe.python.build_folder / "CMakeCache.txt"
-            try:
-                cache = read_cache(path)
-            except OSError:
-                continue
-            yield from _check_cache(context, recipe, tree, path, cache)
-
-
-def _check_cache(
-    context: DoctorContext, recipe: Recipe, tree: Path, path: Path, cache: dict[str, CacheEntry]
-) -> Iterator[DoctorFinding]:
-    fix = f"rm -rf {shlex.quote(str(path.parent))}"
-    home = cache.get("CMAKE_HOME_DIRECTORY")
-    if home is not None and Path(home.value).resolve() != tree.resolve():
-        yield blocker(
-            f"{path} was generated for {home.value}",
-            why="CMake would fail with `the source does not match the source used to generate cache`",
-            fix=fix,
-        )
-        return
-    facts = context.facts(recipe)
-    # From 2.14 on, a variable that is set overrides the cache at every configure.
-    if facts is None or facts.project != "pytorch" or version_in_range(">=2.14", facts.version):
-        return
-    settings = context.settings(recipe)
-    differing = [
-        f"{name} is {cache[name].value}, requested {settings[name]}"
-        for name in recipe.options
-        if name in cache and not same_value(cache[name].value, settings[name])
-    ]
-    if differing:
-        yield warning(
-            f"{path} has other options than the recipe",
-            why=f"pytorch {facts.version} does not reconfigure if the file exists, and keeps the old"
-            " options",
-            fix=f"{fix}, or set CMAKE_FRESH=1" if version_in_range(">=2.8", facts.version) else fix,
-            detail=tuple(differing),
         )
 
 

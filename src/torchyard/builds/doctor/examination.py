@@ -34,7 +34,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("compilers", "compilers, by compiling a program", toolchain.examine_compilers),
     Check("python-headers", "headers of the interpreter", toolchain.examine_python_headers),
     Check("source-folder", "submodules of a source folder", configuration.examine_submodules),
-    Check("stale-cache", "an existing CMakeCache.txt", configuration.examine_stale_cache),
     Check("nvidia", "CUDA toolkit, driver and GPUs", gpu_toolkits.examine_nvidia),
     Check("nvcc-host", "nvcc and its host compiler", gpu_toolkits.examine_nvcc_host),
     Check("rocm", "ROCm and its compiler", gpu_toolkits.examine_rocm),

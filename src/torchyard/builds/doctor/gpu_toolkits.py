@@ -13,6 +13,7 @@ from packaging.version import Version
 from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import (
     cuda_toolkit,
+    debian_toolchain,
     parse_version,
     rocm_notes,
     supported_capabilities,
@@ -44,7 +45,11 @@ _NAMED_ARCHITECTURES: Final = {
 
 def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check CUDA toolkit, driver and GPUs."""
-    if not context.wants_cuda or _toolkit_comes_later(context):
+    if not context.wants_cuda:
+        return
+    if _toolkit_comes_later(context):
+        if version := _version_in_root(context):
+            yield from _architectures(context, version, _cards(context))
         return
     nvcc = context.nvcc
     if nvcc is None:
@@ -56,11 +61,19 @@ def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
         return
     yield from _requested_toolkit(context, nvcc)
     yield from _conflicting_toolkits(context, nvcc)
+    yield from _toolkit_libraries(context, nvcc)
     if nvcc.version:
         cards = _cards(context)
         yield from _driver(context, nvcc)
         yield from _system_nccl(context)
-        yield from _architectures(context, nvcc, cards)
+        yield from _architectures(context, nvcc.version, cards)
+
+
+def _version_in_root(context: DoctorContext) -> str:
+    """Return the version of the CUDA toolkit of a Debian root; empty if there is none."""
+    if context.environment is None or context.environment.use != "debian-root":
+        return ""
+    return debian_toolchain(context.environment.debian_root.suite).get("cuda", "")
 
 
 def _toolkit_comes_later(context: DoctorContext) -> bool:
@@ -99,6 +112,55 @@ def _conflicting_toolkits(context: DoctorContext, nvcc: Tool) -> Iterator[Doctor
             why="CMake would fail with `Found two conflicting CUDA installs`",
             fix=f"export CUDA_HOME={home} PATH={home}/bin:$PATH",
         )
+
+
+_LIBRARY_HEADERS: Final = {
+    "cublas_v2.h": "cuBLAS",
+    "cufft.h": "cuFFT",
+    "curand.h": "cuRAND",
+    "cusolverDn.h": "cuSOLVER",
+    "cusparse.h": "cuSPARSE",
+    "nvrtc.h": "NVRTC",
+}
+"""Headers of the libraries that PyTorch needs; small toolkits contain only the compiler."""
+
+
+def _toolkit_libraries(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
+    """Check that the toolkit has the libraries of PyTorch, and that there is cuDNN."""
+    named = context.variables.get("CUDA_HOME", "")
+    home = (
+        Path(named) if Path(named, "include").is_dir() else Path(nvcc.path).resolve().parent.parent
+    )
+    folders = [home / "include", *home.glob("targets/*/include"), context.system("usr/include")]
+    folders += [Path(name) for name in context.variables.get("CPATH", "").split(":") if name]
+    present = {
+        name
+        for name in (*_LIBRARY_HEADERS, "cudnn.h")
+        if any((folder / name).exists() for folder in folders)
+    }
+    missing = [name for name in _LIBRARY_HEADERS if name not in present]
+    for recipe, _ in context.pytorch_recipes():
+        if missing:
+            names = ", ".join(_LIBRARY_HEADERS[name] for name in missing)
+            yield blocker(
+                f"the CUDA toolkit in {home} has no {names}",
+                why=f"PyTorch needs {', '.join(missing)}, and its configure step would fail",
+                fix="install the complete toolkit (cuda-toolkit, not cuda-nvcc), or use conda:"
+                " --set environment.use=conda",
+            )
+        settings = context.settings(recipe)
+        if cmake_bool(settings.get("USE_CUDNN", "1")) is False or "cudnn.h" in present:
+            continue
+        roots = [settings.get(name, "") for name in ("CUDNN_ROOT", "CUDNN_INCLUDE_DIR")]
+        places = [Path(root, place) for root in roots if root for place in ("include", ".")]
+        places.append(context.system(f"usr/include/{context.architecture}-linux-gnu"))
+        if not any((place / "cudnn.h").exists() for place in places):
+            yield warning(
+                "cuDNN was not found",
+                why="PyTorch is then built without it, and convolutions are slow",
+                fix="install it and --set environment.variables.CUDNN_ROOT=FOLDER, or accept it:"
+                " --set USE_CUDNN=0",
+            )
 
 
 def _system_nccl(context: DoctorContext) -> Iterator[DoctorFinding]:
@@ -175,12 +237,12 @@ def _cards(context: DoctorContext) -> tuple[str, ...]:
 
 
 def _architectures(
-    context: DoctorContext, nvcc: Tool, cards: tuple[str, ...]
+    context: DoctorContext, cuda: str, cards: tuple[str, ...]
 ) -> Iterator[DoctorFinding]:
-    for name in (card for card in cards if toolkit_supports(nvcc.version, card) is False):
+    for name in (card for card in cards if toolkit_supports(cuda, card) is False):
         yield warning(
-            f"CUDA {nvcc.version} does not support the GPU in this machine ({name})",
-            why=f"it supports {', '.join(supported_capabilities(nvcc.version))}",
+            f"CUDA {cuda} does not support the GPU in this machine ({name})",
+            why=f"it supports {', '.join(supported_capabilities(cuda))}",
             fix="install a toolkit that supports it",
         )
     for recipe, _ in context.pytorch_recipes():
@@ -196,19 +258,19 @@ def _architectures(
                 fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(cards)}",
             )
             continue
-        yield from _list_problems(nvcc, listed, cards)
+        yield from _list_problems(cuda, listed, cards)
 
 
-def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[DoctorFinding]:
+def _list_problems(cuda: str, listed: str, cards: tuple[str, ...]) -> Iterator[DoctorFinding]:
     requested = _capabilities(listed)
-    unsupported = [name for name in requested if toolkit_supports(nvcc.version, name) is False]
-    unknown = [name for name in requested if toolkit_supports(nvcc.version, name) is None]
+    unsupported = [name for name in requested if toolkit_supports(cuda, name) is False]
+    unknown = [name for name in requested if toolkit_supports(cuda, name) is None]
     kept = [name for name in requested if name not in unsupported]
     if unsupported:
         yield blocker(
-            f"CUDA {nvcc.version} does not support {', '.join(unsupported)}",
+            f"CUDA {cuda} does not support {', '.join(unsupported)}",
             why="nvcc would fail with `nvcc fatal : Unsupported gpu architecture`; it supports "
-            + ", ".join(supported_capabilities(nvcc.version)),
+            + ", ".join(supported_capabilities(cuda)),
             fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
         )
     if unknown:
@@ -310,7 +372,15 @@ _HIPIFY = "build_amd.py"
 
 def examine_rocm(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check ROCm and its compiler."""
-    if not context.wants_rocm or context.environment_kind == "debian-root":
+    if not context.wants_rocm:
+        return
+    if context.environment is not None and context.environment.use == "debian-root":
+        if "hipcc" not in context.environment.debian_root.packages:
+            yield blocker(
+                "the Debian root has no ROCm",
+                why="the ROCm of this machine is not visible in it, and that of trixie has no MIOpen",
+                fix="--set environment.use=venv or --set environment.use=conda",
+            )
         return
     if context.hipcc is None:
         yield blocker(

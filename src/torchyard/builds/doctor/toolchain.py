@@ -64,7 +64,9 @@ def found_versions(context: DoctorContext, recipe: Recipe) -> dict[str, str]:
     """Return tool -> version, with the tool names of the coupling table."""
     table = context.environment or recipe.environment
     if table.use == "debian-root":
-        return debian_toolchain(table.debian_root.suite)
+        # Its CUDA toolkit is not subject to the rules for that of NVIDIA and a newer C library.
+        tools = debian_toolchain(table.debian_root.suite)
+        return {tool: version for tool, version in tools.items() if tool != "cuda"}
     versions = _machine_versions(context)
     if table.use == "conda" and not context.environment_made:
         pinned = {"python": "", **_conda_versions(table.conda.packages)}

@@ -13,7 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,16 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
+def _programs(name: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the programs of a name on the user's and the system's PATH, and those of pyenv."""
+    for folder in os.pathsep.join((environ.get("PATH", ""), SYSTEM_PATH)).split(os.pathsep):
+        path = shutil.which(name, path=folder) if folder else None
+        if path:
+            yield str(Path(path).absolute())
+        if path and Path(folder).name == "shims":
+            yield from sorted(map(str, Path(folder).parent.glob(f"versions/*/bin/{name}")))
+
+
 def find_interpreter(named: str, environ: Mapping[str, str], *, where: str) -> Interpreter:
     """Return the interpreter given by version or path; default: the one that runs Torchyard.
 
@@ -70,8 +81,11 @@ def find_interpreter(named: str, environ: Mapping[str, str], *, where: str) -> I
     if _VERSION.fullmatch(named):
         if named == f"{sys.version_info.major}.{sys.version_info.minor}":
             return _query_interpreter(sys.executable, where)
-        program = find_program(f"python{named}", environ)
-        return _query_interpreter(program, where) if program else Interpreter(path=f"python{named}")
+        for program in _programs(f"python{named}", environ):
+            # A shim of pyenv exists for versions that are not active, and then fails.
+            with suppress(UsageError):
+                return _query_interpreter(program, where)
+        return Interpreter(path=f"python{named}")
     if os.sep not in named:
         raise UsageError(
             f"{where}: {named!r} is not an interpreter",

@@ -42,6 +42,7 @@ TOOL_PACKAGES: Final = (
 
 _SUITE: Final = re.compile(r"[a-z][a-z0-9.-]*")
 _PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?([=/][A-Za-z0-9.+:~-]+)?")
+_AREA: Final = re.compile(r"[a-z][a-z0-9-]*")
 _VERSION: Final = re.compile(r"3\.\d+")
 _ROOT_LAYOUT: Final = "1"
 """Increase to recreate the roots of earlier versions of make_root.sh."""
@@ -93,7 +94,15 @@ def _root_step(
         actions=(
             WriteFile(path=script, text=text, fingerprinted=False),
             Command(
-                argv=("sh", script, root, table.suite, table.mirror, packages),
+                argv=(
+                    "sh",
+                    script,
+                    root,
+                    table.suite,
+                    table.mirror,
+                    packages,
+                    *table.archive_areas,
+                ),
                 inside_root=False,
             ),
         ),
@@ -183,6 +192,12 @@ def _check(table: DebianRootTable, where: str) -> None:
                     f"{where}.debian-root.{key}: {name!r} is not a valid Debian package name",
                     hint="give names such as libopenblas-dev, or libopenblas-dev=0.3.29-1",
                 )
+    for name in table.archive_areas:
+        if not _AREA.fullmatch(name):
+            raise UsageError(
+                f"{where}.debian-root.archive-areas: {name!r} is not a valid area of an archive",
+                hint="give main, contrib, non-free or non-free-firmware",
+            )
 
 
 def _check_base(request: EnvironmentRequest) -> None:

@@ -1,12 +1,14 @@
 #!/bin/sh
-# Create a Debian root folder: sh make_root.sh ROOT SUITE MIRROR PACKAGE,PACKAGE,...
+# Create a Debian root folder: sh make_root.sh ROOT SUITE MIRROR PACKAGE,PACKAGE,... [AREA...]
 #
-# An empty MIRROR means the mirror of this machine's apt. Keys, proxies and certificates are also
-# those of this machine. The root gets its name only when it is complete; an incomplete one
+# An empty MIRROR means the mirror of this machine's apt, and no AREA (main, contrib) its areas. Keys,
+# proxies and certificates are also those of this machine. The root gets its name only when it is complete; an incomplete one
 # (ROOT.part) is discarded.
 set -eu
 
 root=$1 suite=$2 mirror=$3 packages=$4
+shift 4
+areas=$*
 part=$root.part
 keys=$root.keys
 
@@ -49,7 +51,7 @@ machine_mirror() {
         END { print mirror }'
 }
 
-machine_components() {
+machine_areas() {
     apt-get indextargets --format '$(REPO_URI) $(COMPONENT)' 'Created-By: Packages' | awk -v mirror="$1" '
         $1 == mirror && !seen[$2]++ { names = names " " $2 }
         END { print (names == "" ? "main" : substr(names, 2)) }'
@@ -100,7 +102,7 @@ if [ -z "$mirror" ]; then
     mirror=$(machine_mirror) || mirror=
     [ -n "$mirror" ] || fail "this machine's apt has no mirror: set environment.debian-root.mirror"
 fi
-components=$(machine_components "$mirror" 2>/dev/null) || components=main
+[ -n "$areas" ] || areas=$(machine_areas "$mirror" 2>/dev/null) || areas=main
 
 check_unmounted "$root"
 remove_folder "$part"
@@ -119,7 +121,7 @@ if command -v mmdebstrap >/dev/null; then
     # shellcheck disable=SC2086
     $private mmdebstrap --variant=apt --keyring="$keys" --aptopt="$root.apt.conf" \
         --dpkgopt=force-unsafe-io --include="$packages" -- \
-        "$suite" "$part" "deb $mirror $suite $components"
+        "$suite" "$part" "deb $mirror $suite $areas"
 elif command -v debootstrap >/dev/null; then
     # debootstrap takes one binary keyring; without it, it uses its default.
     cat "$keys"/*.gpg >"$root.keyring.gpg" 2>/dev/null || true
@@ -134,8 +136,8 @@ else
     fail "neither mmdebstrap nor debootstrap is installed: apt-get install mmdebstrap"
 fi
 
-say "deb $mirror $suite $components" >"$part/etc/apt/sources.list"
-say "deb-src $mirror $suite $components" >>"$part/etc/apt/sources.list"
+say "deb $mirror $suite $areas" >"$part/etc/apt/sources.list"
+say "deb-src $mirror $suite $areas" >>"$part/etc/apt/sources.list"
 cp -n -- "$keys"/* "$part/etc/apt/trusted.gpg.d/" || true
 copy_machine_files
 # Keep packages from starting services: the root has no init.

@@ -23,6 +23,7 @@ from torchyard.builds.export.image_base import (
     CONDA_PROGRAMS,
     ImageBase,
     LocalInput,
+    areas_of,
     choose_base,
     conda_tool,
     gpu_of,
@@ -119,6 +120,8 @@ class Image:
     """Conda program that must be installed first; empty if none is needed."""
     source_packages: bool
     """Whether a step needs build dependencies, so that apt must list source packages."""
+    archive_areas: tuple[str, ...]
+    """Areas of the archive that the steps install from; empty means those of the image."""
     inputs: tuple[LocalInput, ...]
     """Files and folders of this machine that the build needs."""
     gpu: str
@@ -186,6 +189,7 @@ def image_of(plan: Plan, facts: ExportFacts) -> Image:
         packages=system_packages(plan, base),
         conda=tools[0] if tools and not facts.conda_program else "",
         source_packages=any("build-dep" in argv for argv in _argvs(plan)),
+        archive_areas=areas_of(plan),
         inputs=inputs,
         gpu=gpu,
         rooted=bool(root),
@@ -313,17 +317,29 @@ def package_statements(packages: tuple[str, ...]) -> list[str]:
     ]
 
 
-def source_list_statements() -> list[str]:
-    """Return statements that enable source packages in both formats of apt sources."""
+def source_list_statements(image: Image) -> list[str]:
+    """Return statements that enable source packages and areas, in both formats of apt sources."""
+    stanzas, lines = [], []
+    if image.archive_areas:
+        areas = " ".join(image.archive_areas)
+        stanzas.append(f"s/^Components: .*/Components: {areas}/")
+        lines.append(
+            f"{_INDENT}[ ! -s /etc/apt/sources.list ] || sed -i 's/ main.*/ {areas}/' /etc/apt/sources.list"
+        )
+    if image.source_packages:
+        stanzas.append("s/^Types: deb$/Types: deb deb-src/")
+        lines.append(
+            f"{_INDENT}[ ! -s /etc/apt/sources.list ] || sed -n 's/^deb /deb-src /p'"
+            " /etc/apt/sources.list >/etc/apt/sources.list.d/source-packages.list"
+        )
+    if not stanzas:
+        return []
     return [
         (
             f"{_INDENT}for file in /etc/apt/sources.list.d/*.sources; do"
-            ' [ ! -f "$file" ] || sed -i \'s/^Types: deb$/Types: deb deb-src/\' "$file"; done'
+            f' [ ! -f "$file" ] || sed -i \'{"; ".join(stanzas)}\' "$file"; done'
         ),
-        (
-            f"{_INDENT}[ ! -s /etc/apt/sources.list ] || sed -n 's/^deb /deb-src /p'"
-            " /etc/apt/sources.list >/etc/apt/sources.list.d/source-packages.list"
-        ),
+        *lines,
     ]
 
 

@@ -118,6 +118,13 @@ def root_of(plan: Plan) -> tuple[str, str]:
     return root, _DEFAULT_SUITE if root else ""
 
 
+def areas_of(plan: Plan) -> tuple[str, ...]:
+    """Return the archive areas of a plan's root folder; empty means those of the machine's apt."""
+    tables = [part.recipe.environment for part in plan.components]
+    areas = (table.debian_root.archive_areas for table in tables if root_of(plan)[0])
+    return tuple(dict.fromkeys(area for names in areas for area in names))
+
+
 def conda_tool(step: Step) -> tuple[str, str]:
     """Return name and path of the conda program that a step runs; empty if none."""
     for action in step.actions:

@@ -58,9 +58,9 @@ def dockerfile_text(image: Image) -> str:
         *_from(image, "build"),
     ]
     parts += ["", _run(package_statements(image.packages))]
-    if image.source_packages:
-        parts += ["", "# Source packages, to find build dependencies."]
-        parts.append(_run(source_list_statements()))
+    if lists := source_list_statements(image):
+        parts += ["", "# Source packages and archive areas that the steps need."]
+        parts.append(_run(lists))
     if image.conda:
         parts += [
             "",
@@ -272,8 +272,7 @@ def _files(image: Image) -> list[str]:
 def _post(image: Image) -> list[str]:
     """Return one section per step, each in its own shell, so that variables do not leak."""
     setup = package_statements(image.packages)
-    if image.source_packages:
-        setup += source_list_statements()
+    setup += source_list_statements(image)
     if image.conda:
         setup.append(
             f"    # Assumed: {image.conda} can be downloaded here; the newest release is used."

@@ -267,12 +267,6 @@ def meter_variables(
     once: the meter marks its children. Log and table are separate per step: see `step_variables`.
     """
     meter = str(folder / "meter")
-    if ";" in meter or ":" in meter:
-        raise UsageError(
-            f"the path of the build folder {folder} contains ';' or ':'",
-            why="CMake and PATH use these characters as separators",
-            hint="choose another folder with TORCHYARD_HOME or --name",
-        )
     variables = {
         "TORCHYARD_METER_LOCKS": str(folder / "locks"),
         "TORCHYARD_METER_JOBS": str(max(jobs, 1)),

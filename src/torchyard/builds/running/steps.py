@@ -185,7 +185,8 @@ class StepPerformer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: CommandRun | None = None
     _stopped: bool = False
-    _last: tuple[list[str], str, dict[str, str]] | None = None
+    rerun_script: str = field(default="", init=False)
+    """Script that runs the failed or interrupted command again; empty if it was not written."""
 
     @property
     def requested_hosts_file(self) -> Path:
@@ -216,23 +217,30 @@ class StepPerformer:
             if self._running is not None:
                 self._running.stop()
 
-    def rerun_script(self) -> str:
-        """Return a shell script that runs the last command again in the same environment."""
-        if self._last is None:
-            return ""
-        argv, folder, variables = self._last
+    def _write_rerun_script(self, command: Command) -> None:
+        """Write a script that runs a command, or the one in its arguments, as in this step."""
+        folder = command.folder or str(self.folder.folder)
+        variables = {**self.variables, **dict(command.variables)}
+        # This process, whose end is the end of the commands of a step, will be gone by then.
+        argv, full = self._sandbox(command).command(
+            command.argv, folder=folder, variables=variables, ends_with_controller=False
+        )
+        before = argv[: len(argv) - len(command.argv)]
         lines = [
             "#!/bin/sh",
             f"# {self.step.name}: {self.step.title}",
+            "# With arguments, runs these as a command instead, such as a shell: sh SCRIPT bash",
             f"cd {shlex.quote(folder)} || exit 1",
+            f"[ $# -gt 0 ] || set -- {shlex.join(command.argv)}",
             "exec env -i \\",
-            *(
-                f"  {shlex.quote(f'{name}={value}')} \\"
-                for name, value in sorted(variables.items())
-            ),
-            f"  {shlex.join(argv)}",
+            *(f"  {shlex.quote(f'{name}={value}')} \\" for name, value in sorted(full.items())),
+            f'  {shlex.join(before)} "$@"',
         ]
-        return "\n".join(lines) + "\n"
+        script = self.folder.log(self.step.name).with_suffix(".reenter.sh")
+        with suppress(TorchyardError):  # a full disk: the error of the step is more important
+            replace_file(script, "\n".join(lines) + "\n")
+            script.chmod(0o700)  # URLs of proxies and package indexes may contain a password
+            self.rerun_script = str(script)
 
     def run_in_target(
         self, argv: Sequence[str], variables: Mapping[str, str], /
@@ -249,6 +257,7 @@ class StepPerformer:
         if isinstance(action, Command):
             code = self._run(action, log)
             if code:
+                self._write_rerun_script(action)
                 raise CommandFailed(action, code, stopped=self._stopped)
         elif isinstance(action, WriteFile):
             self._write(action, log)
@@ -272,11 +281,6 @@ class StepPerformer:
         sandbox = self._sandbox(command)
         argv, full = sandbox.command(command.argv, folder=folder, variables=environment)
         self._write_line(f"$ {shlex.join(command.argv)}", log)
-        # For the script that runs the command again: this process will be gone by then.
-        rerun_argv, rerun_variables = sandbox.command(
-            command.argv, folder=folder, variables=environment, ends_with_controller=False
-        )
-        self._last = (rerun_argv, folder, rerun_variables)
         with self._lock:
             if self._stopped:
                 raise CommandFailed(command, 130, stopped=True)
@@ -309,12 +313,8 @@ def explain_failure(
 ) -> StepFailed:
     """Return the error of a step whose command failed, with diagnosis and rerun script."""
     log = folder.log(step.name)
-    script = log.with_suffix(".reenter.sh")
-    rerun_hint = ""
-    with suppress(TorchyardError):  # a full disk: the error of the step is more important
-        replace_file(script, performer.rerun_script())
-        script.chmod(0o700)  # URLs of proxies and package indexes may contain a password
-        rerun_hint = f"\nto run the command again: sh {shlex.quote(str(script))}"
+    script = performer.rerun_script
+    rerun_hint = f"\nto run the command again: sh {shlex.quote(script)}" if script else ""
     release = next((part.release for part in plan.components if part.name == step.component), "")
     hosts = requested_hosts(str(performer.requested_hosts_file))
     diagnosis = diagnose(

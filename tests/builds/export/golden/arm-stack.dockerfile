@@ -483,6 +483,20 @@ RUN set -eu; \
     mv /opt/torchyard/arm-stack-2.5.0/trees/torchaudio.part \
         /opt/torchyard/arm-stack-2.5.0/trees/torchaudio
 
+# torchaudio/options: discard the CMake cache of other options
+RUN set -eu; \
+    export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/prefix:/opt/torchyard/arm-stack-2.5.0/env; \
+    export CPATH=/opt/torchyard/arm-stack-2.5.0/prefix/include; \
+    export LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
+    export LD_LIBRARY_PATH=/opt/torchyard/arm-stack-2.5.0/prefix/lib; \
+    export USE_CUDA=0; \
+    export BUILD_SOX=0; \
+    export USE_FFMPEG=0; \
+    export BUILD_VERSION=2.5.0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/arm-stack-2.5.0/trees/torchaudio/build; \
+    cd /opt/torchyard/arm-stack-2.5.0; \
+    rm -f /opt/torchyard/arm-stack-2.5.0/trees/torchaudio/build/CMakeCache.txt
+
 # torchaudio/build: compile and pack the wheel
 RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/prefix:/opt/torchyard/arm-stack-2.5.0/env; \

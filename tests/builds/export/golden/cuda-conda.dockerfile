@@ -165,6 +165,19 @@ END; \
     mv /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch.part \
         /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch
 
+# pytorch/options: discard the CMake cache of other options
+RUN set -eu; \
+    export BUILD_TEST=0; \
+    export USE_CCACHE=0; \
+    export USE_CUDA=1; \
+    export USE_ROCM=0; \
+    export TORCH_CUDA_ARCH_LIST='8.0;9.0+PTX'; \
+    export CMAKE_PROJECT_INCLUDE=/opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch/torchyard-six.cmake; \
+    export USE_MAGMA=1; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch/build; \
+    cd /opt/torchyard/pytorch-2.13.0-cuda; \
+    rm -f /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch/build/CMakeCache.txt
+
 # Number of compile jobs; empty for one per core.
 ARG JOBS=4
 

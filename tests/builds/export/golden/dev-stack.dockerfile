@@ -123,6 +123,16 @@ END; \
     cd /opt/torchyard/dev-stack-main; \
     mv /opt/torchyard/dev-stack-main/trees/pytorch.part /opt/torchyard/dev-stack-main/trees/pytorch
 
+# pytorch/options: discard the CMake cache of other options
+RUN set -eu; \
+    export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/env; \
+    export BUILD_TEST=0; \
+    export USE_CCACHE=0; \
+    export CMAKE_PROJECT_INCLUDE=/opt/torchyard/dev-stack-main/trees/pytorch/torchyard-six.cmake; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/pytorch/build; \
+    cd /opt/torchyard/dev-stack-main; \
+    rm -f /opt/torchyard/dev-stack-main/trees/pytorch/build/CMakeCache.txt
+
 # Number of compile jobs; empty for one per core.
 ARG JOBS=4
 
@@ -310,6 +320,19 @@ RUN set -eu; \
         /opt/torchyard/dev-stack-main/trees/torchaudio.part; \
     mv /opt/torchyard/dev-stack-main/trees/torchaudio.part \
         /opt/torchyard/dev-stack-main/trees/torchaudio
+
+# torchaudio/options: discard the CMake cache of other options
+RUN set -eu; \
+    export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/prefix:/opt/torchyard/dev-stack-main/env; \
+    export CPATH=/opt/torchyard/dev-stack-main/prefix/include; \
+    export LIBRARY_PATH=/opt/torchyard/dev-stack-main/prefix/lib; \
+    export LD_LIBRARY_PATH=/opt/torchyard/dev-stack-main/prefix/lib; \
+    export USE_CUDA=0; \
+    export BUILD_SOX=0; \
+    export USE_FFMPEG=0; \
+    export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/torchaudio/build; \
+    cd /opt/torchyard/dev-stack-main; \
+    rm -f /opt/torchyard/dev-stack-main/trees/torchaudio/build/CMakeCache.txt
 
 # torchaudio/build: compile and install in place
 RUN set -eu; \

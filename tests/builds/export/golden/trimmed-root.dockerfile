@@ -18,7 +18,7 @@ RUN set -eu; \
         curl dpkg-dev git patch unzip xz-utils; \
     rm -rf /var/lib/apt/lists/*
 
-# Source packages, to find build dependencies.
+# Source packages and archive areas that the steps need.
 RUN set -eu; \
     for file in /etc/apt/sources.list.d/*.sources; do [ ! -f "$file" ] || sed -i 's/^Types: deb$/Types: deb deb-src/' "$file"; done; \
     [ ! -s /etc/apt/sources.list ] || sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source-packages.list
