@@ -264,7 +264,8 @@ def resolve(backend: str) -> Backend:
 
 def registered_name(backend: str) -> str:
     """Return the name in dynamo of `dynamo:NAME` or a named backend; raise CannotBuild without one."""
-    name = backend.removeprefix("dynamo:")
+    head, _, rest = backend.partition(":")
+    name = rest if head == "dynamo" else backend
     available = registered()
     if name not in available or not uses_dynamo(backend):
         raise CannotBuild(
