@@ -418,14 +418,15 @@ class TestRocm:
         (finding,) = machine.examine(rocm_recipe(), only="rocm")
         assert (finding.severity, "hipcc was not found" in finding.what) == ("blocks", True)
 
-    def test_a_debian_root_has_no_rocm(self, machine: FakeMachine) -> None:
-        hipcc(machine)
-        root = EnvironmentTable(use="debian-root")
-        recipe = replace(rocm_recipe(), environment=root)
-        (finding,) = machine.examine(recipe, only="rocm")
-        assert finding.severity == "blocks"
-        own = replace(root, debian_root=DebianRootTable(packages=("hipcc", "libmiopen-dev")))
-        assert machine.examine(replace(recipe, environment=own), only="rocm") == ()
+    def test_a_debian_root_uses_the_rocm_of_the_machine_or_its_own(
+        self, machine: FakeMachine
+    ) -> None:
+        recipe = replace(rocm_recipe(), environment=EnvironmentTable(use="debian-root"))
+        machine.variables["ROCM_PATH"] = str(machine.folder / "none")
+        assert severities(machine.examine(recipe, only="rocm")) == ["blocks"]
+        own = DebianRootTable(packages=("hipcc", "libmiopen-dev"))
+        table = EnvironmentTable(use="debian-root", debian_root=own)
+        assert machine.examine(replace(recipe, environment=table), only="rocm") == ()
 
     def test_notes_follow_the_version(self, machine: FakeMachine) -> None:
         hipcc(machine)

@@ -111,6 +111,12 @@ def test_only_one_step(tiny: Library) -> None:
     assert tiny.answers() == (1, 2)
 
 
+def test_the_summary_of_single_steps_names_them(tiny: Library) -> None:
+    ended = tiny.cli.build(*tiny.words, "--only", "install")
+    assert ended.out.startswith("tiny: ran generic/install in ")
+    assert "built in" not in ended.out
+
+
 def test_only_an_unknown_step(tiny: Library) -> None:
     ended = tiny.cli.build(*tiny.words, "--only", "instal", code=2)
     assert "--only: there is no step 'instal'" in ended.err

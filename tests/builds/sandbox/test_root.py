@@ -139,6 +139,22 @@ def test_links_of_the_root_lead_into_the_root(tmp_path: Path) -> None:
     assert done.stdout.split() == sorted(entry.name for entry in Path("/opt").iterdir())
 
 
+def test_nothing_is_created_among_the_devices_of_the_machine(root: Path) -> None:
+    """As the library of a GPU's driver does, which the next build would take for a GPU."""
+    name = f"torchyard-{os.getpid()}"
+    script = f"""
+        echo x >/dev/null && echo devices are written
+        echo x >/dev/shm/{name} && echo memory is shared
+        echo x >/dev/{name}"""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no /dev/shm here")
+    done = run(Sandbox(root=str(root)), "sh", "-c", script)
+    Path("/dev/shm", name).unlink(missing_ok=True)
+    assert done.stdout == "devices are written\nmemory is shared\n", done.stderr
+    assert not Path("/dev", name).exists()
+    assert done.returncode != 0
+
+
 @needs_cut_network
 def test_a_name_asked_in_the_root_is_noted_and_its_resolv_conf_stays(tmp_path: Path) -> None:
     root = make_root(tmp_path / "root")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,12 @@ from torchyard.builds import recipe as grammar
 from torchyard.builds.plan import Component
 from torchyard.builds.record import VerifyReport
 from torchyard.builds.verify.project_tests import exit_text
-from torchyard.builds.verify.target_python import list_packages, probe_environment, probe_module
+from torchyard.builds.verify.target_python import (
+    has_device,
+    list_packages,
+    probe_environment,
+    probe_module,
+)
 from torchyard.builds.verify.verification import open_target, perform_verify
 from torchyard.errors import StepFailed
 
@@ -278,3 +284,20 @@ def test_a_missing_device_skips_its_smoke_tests(
     ]
     (devices / file).touch()
     assert not report().good, "a device that does not work is a failure"
+
+
+def test_a_device_file_without_a_driver_is_no_device(tmp_path: Path) -> None:
+    """The library of the driver makes one when a program asks it for devices."""
+    used = {
+        int(line.split()[0])
+        for line in Path("/proc/devices").read_text().splitlines()
+        if line[:3].strip().isdigit()
+    }
+    free = next(number for number in range(100, 255) if number not in used)
+    try:
+        os.mknod(tmp_path / "nvidiactl", stat.S_IFCHR | 0o666, os.makedev(free, 255))
+    except PermissionError:
+        pytest.skip("may not make device files")
+    assert not has_device("cuda", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert has_device("cuda", tmp_path)

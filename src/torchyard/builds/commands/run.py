@@ -269,6 +269,9 @@ def outcome_text(outcome: BuildOutcome) -> str:
     result, plan = outcome.result, outcome.plan
     if not result.ran:
         lines = [f"{plan.name}: nothing to do, all {len(result.skipped)} steps are up to date"]
+    elif outcome.partial and not any(name.endswith("/verify") for name in result.ran):
+        steps = ", ".join(result.ran)
+        lines = [f"{plan.name}: ran {steps} in {time_text(result.wall_s)}, others were skipped"]
     else:
         rest = "others skipped" if outcome.partial else f"{len(result.skipped)} up to date"
         counts = f"{len(result.ran)} steps run, {rest}"

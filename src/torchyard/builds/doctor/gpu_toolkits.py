@@ -374,13 +374,8 @@ def examine_rocm(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check ROCm and its compiler."""
     if not context.wants_rocm:
         return
-    if context.environment is not None and context.environment.use == "debian-root":
-        if "hipcc" not in context.environment.debian_root.packages:
-            yield blocker(
-                "the Debian root has no ROCm",
-                why="the ROCm of this machine is not visible in it, and that of trixie has no MIOpen",
-                fix="--set environment.use=venv or --set environment.use=conda",
-            )
+    table = context.environment
+    if table and table.use == "debian-root" and "hipcc" in table.debian_root.packages:
         return
     if context.hipcc is None:
         yield blocker(

@@ -231,6 +231,11 @@ def enter_root(root: str, shown: list[tuple[str, str]], *, fresh_proc: bool) -> 
         _make_folder(inside)
         bind(_OUTSIDE + outside, inside)
     _make_read_only("/sys")
+    # Libraries of drivers create device files, which would remain on the machine.
+    for folder in ("/dev/" + name for name in ("shm", "pts", "mqueue")):
+        if os.path.isdir(folder) and not os.path.ismount(folder):
+            bind(folder, folder)
+    _make_read_only("/dev", recursive=False, forbidden=_NO_SUID)
     _make_folder("/proc")
     # A user namespace may mount a new /proc only while another one is visible.
     if fresh_proc:
@@ -247,8 +252,13 @@ def _make_folder(path: str) -> None:
         raise Refused(f"make the folder {path} in the root: {error.strerror}") from error
 
 
-def _make_read_only(path: str) -> None:
-    """Make a mount read-only, recursively since Linux 5.12; ignore a refusal."""
+def _make_read_only(
+    path: str, *, recursive: bool = True, forbidden: int = _NO_SUID | _NO_DEVICES | _NO_PROGRAMS
+) -> None:
+    """Make a mount read-only; before Linux 5.12 not recursively, and with `forbidden`.
+
+    A refusal is ignored.
+    """
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     at_fdcwd = ctypes.c_int(-100)
@@ -257,11 +267,11 @@ def _make_read_only(path: str) -> None:
         ctypes.c_long(_MOUNT_SETATTR),
         at_fdcwd,
         path_pointer,
-        _AT_RECURSIVE,
+        _AT_RECURSIVE if recursive else 0,
         ctypes.byref(attributes),
         size,
     ):
-        flags = _BIND | _REMOUNT | _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_PROGRAMS
+        flags = _BIND | _REMOUNT | _READ_ONLY | forbidden
         _libc.mount(None, path_pointer, None, ctypes.c_ulong(flags), None)
 
 

@@ -9,7 +9,9 @@ build settings of its PyTorch, which `parse_show` and `parse_parallel_info` read
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import time
@@ -402,5 +404,17 @@ _DEVICE_FILES: Final = {
 
 
 def has_device(device: str, folder: Path) -> bool:
-    """Whether the machine has such a device, working or not: a bad driver must fail the test."""
-    return any(next(folder.glob(name), None) for name in _DEVICE_FILES[device])
+    """Whether the machine has such a device, working or not: a bad driver must fail the test.
+
+    The library of a driver creates device files even if no driver is loaded.
+    """
+    files = (file for name in _DEVICE_FILES[device] for file in folder.glob(name))
+    return any(_has_driver(file) for file in files)
+
+
+def _has_driver(file: Path) -> bool:
+    try:
+        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.ENXIO, errno.ENODEV)
+    return True
