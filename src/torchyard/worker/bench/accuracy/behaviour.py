@@ -59,6 +59,9 @@ KEEP = -1
 REPEATED_SECONDS = 0.1
 """Duration of the calls of one trial and kind; at least six calls are made, of long ones three."""
 
+SCRATCH_SIZE = 1 << 18
+"""Numbers that are written before each call: 1 MiB each of source and result."""
+
 _EXPORTED = ("torchscript", "export", "aot-inductor")
 _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
 
@@ -339,12 +342,17 @@ def _repeated_times(runner: VariantRunner, level: str) -> _Times:
     chance = random.SystemRandom()
     model = runner.model
     varies = model.varies(level)
+    source = torch.ones(SCRATCH_SIZE)
+    scratch = torch.empty_like(source)
 
     def timed(call: Any, draw: int) -> float:
         if draw != KEEP and varies:
             model.draw_inputs(draw, level)
         elif draw != KEEP:
             _rewrite(model)
+        # The same before each call: otherwise one that directly follows another finds warmer caches.
+        scratch.copy_(source)
+        float(scratch.mul_(0.5).sum())
         runner.synchronize()
         start = clock()
         call()
