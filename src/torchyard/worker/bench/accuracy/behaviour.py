@@ -350,7 +350,9 @@ def _repeated_times(runner: VariantRunner, level: str) -> _Times:
             model.draw_inputs(draw, level)
         elif draw != KEEP:
             _rewrite(model)
-        # The same before each call: otherwise one that directly follows another finds warmer caches.
+        else:
+            model.changed_names()
+        # Similar work before each call: otherwise one that directly follows another finds warmer caches.
         scratch.copy_(source)
         float(scratch.mul_(0.5).sum())
         runner.synchronize()
