@@ -222,6 +222,18 @@ def test_a_dry_run_runs_nothing(
     assert json.loads(out)["installed"] is True
 
 
+def test_options_behind_the_program_are_named(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_path(fake_tool(tmp_path / "bin", "ncu"), monkeypatch)
+    program = script(tmp_path)
+    _, _, err = called(capfd, "--dry-run", "--tool", "ncu", program, "--tool", "nsys", "--epochs=1")
+    assert f"note: --tool is passed to {program}; options of Torchyard come before it" in err
+    for arguments in ((program, "tool", "--epochs"), ("--quiet", program, "--tool", "nsys")):
+        _, _, err = called(capfd, "--dry-run", "--tool", "ncu", *arguments)
+        assert "is passed to" not in err
+
+
 def test_perf_without_permission_names_the_fix(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

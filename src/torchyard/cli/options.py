@@ -90,6 +90,16 @@ def without_defaults(
     return given, defaults
 
 
+def note_options_behind(program: Sequence[str]) -> None:
+    """Print a note if arguments of a program (after its name) are options of the current command."""
+    own = {name for option in click.get_current_context().command.params for name in option.opts}
+    passed = [word for word in program[1:] if word.partition("=")[0] in own - {"--help", "-h"}]
+    if passed:
+        print_message(
+            f"note: {' '.join(passed)} is passed to {program[0]}; options of Torchyard come before it"
+        )
+
+
 def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
     """Return a decorator that adds several options to a command, listed in this order."""
 

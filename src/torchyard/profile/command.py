@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchyard.cli import output
-from torchyard.cli.options import FILE, FOLDER, Count, SectionedCommand, Threads, section
+from torchyard.cli.options import (
+    FILE,
+    FOLDER,
+    Count,
+    SectionedCommand,
+    Threads,
+    note_options_behind,
+    section,
+)
 from torchyard.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -153,6 +161,8 @@ def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
         output.check_writable(options["html"], option="--html")
     if options["show"] is not None:
         return _show_stored(program, as_json, options)
+    if not options["quiet"]:
+        note_options_behind(((options["module"],) if options["module"] else ()) + program)
     planned = _plan(program, options)
     if options["dry_run"]:
         if as_json:

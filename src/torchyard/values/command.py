@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from torchyard.cli.group import CommandTable, RunningGroup
-from torchyard.cli.options import FILE, FOLDER, Count, SectionedCommand, section
+from torchyard.cli.options import (
+    FILE,
+    FOLDER,
+    Count,
+    SectionedCommand,
+    note_options_behind,
+    section,
+)
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -158,6 +165,8 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.values.profiled_run import profile_program
     from torchyard.values.report.findings_text import values_text
 
+    if not options["quiet"]:
+        note_options_behind(((options["module"],) if options["module"] else ()) + program)
     request = _request(program, as_json, options)
     limits = [parse_limit(text, pattern_names()) for text in options["limits"]]
     if options["html"] is not None:
