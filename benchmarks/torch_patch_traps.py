@@ -1,6 +1,7 @@
 """Whether the checks of `torchyard values fix SWEEP --rebuild` notice wrong patches of torch.
 
     python benchmarks/torch_patch_traps.py BUILD
+    python benchmarks/torch_patch_traps.py PYTHON --source TREE
 
 Removes fills that torch needs, as if a sweep had called them wasted, builds libraries with these patches and compares
 them with the unchanged one on sample inputs. Each patch must be noticed; patches of one function are in different
@@ -26,6 +27,7 @@ from torchyard.values.torch_patches.candidates import DEAD, SourceTree, edited, 
 from torchyard.values.torch_patches.checks import compare_samples, install_test_packages
 from torchyard.values.torch_patches.model import SampleCheck, SourceEdit, TorchPatch
 from torchyard.values.torch_patches.patched_build import PatchedBuild
+from torchyard.values.torch_patches.patched_wheel import PatchedWheel
 from torchyard.worker.values.operator_cases import all_cases
 
 TRAPS = [
@@ -92,7 +94,9 @@ def rounds(patches: list[TorchPatch]) -> list[list[TorchPatch]]:
     return groups
 
 
-def differing(build: PatchedBuild, patches: list[TorchPatch], packages: Path) -> list[SampleCheck]:
+def differing(
+    build: PatchedBuild | PatchedWheel, patches: list[TorchPatch], packages: Path
+) -> list[SampleCheck]:
     """Return the comparison of samples for each patch, all of them in one library."""
     tree = SourceTree(root=build.tree)
     edits: dict[str, list[SourceEdit]] = {}
@@ -100,15 +104,23 @@ def differing(build: PatchedBuild, patches: list[TorchPatch], packages: Path) ->
         edits.setdefault(patch.file, []).extend(patch.edits)
     sources = {name: edited(tree.text(Path(name)), several) for name, several in edits.items()}
     folder = build.patches_folder / "traps"
+    unchanged = build.unchanged(sorted(sources), folder, say=print)
     target = build.build(sources, folder, say=print)
-    return compare_samples(patches, build.target, target, folder, packages)
+    return compare_samples(patches, unchanged, target, folder, packages)
 
 
 def main() -> int:
     """Build all wrong patches, and print which the samples notice."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("build")
-    build = PatchedBuild(parser.parse_args().build)
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--folder", type=Path, default=Path("torch-patch-traps"))
+    arguments = parser.parse_args()
+    build: PatchedBuild | PatchedWheel
+    if arguments.source:
+        build = PatchedWheel(arguments.build, arguments.source, arguments.folder.resolve())
+    else:
+        build = PatchedBuild(arguments.build)
     patches = patches_of([case_of(*trap) for trap in TRAPS], SourceTree(root=build.tree))
     for patch in patches:
         if patch.why_not:

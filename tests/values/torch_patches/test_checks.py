@@ -207,12 +207,14 @@ def test_a_sweep_of_an_interpreter_that_is_no_build(
     error = capsys.readouterr().err
     assert "is no build of Torchyard" in error
     assert "--target build:NAME" in error
+    assert "--source FOLDER" in error
 
 
-def test_rebuild_is_refused_for_a_program(
+def test_options_of_torch_are_refused_for_a_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "p.py"
     program.write_text("")
-    assert run_torchyard(["values", "fix", "--rebuild", str(program)]) == 2
-    assert "--rebuild does not apply here" in capsys.readouterr().err
+    for options in (["--rebuild"], ["--source", str(tmp_path)]):
+        assert run_torchyard(["values", "fix", *options, str(program)]) == 2
+        assert f"{options[0]} does not apply here" in capsys.readouterr().err

@@ -20,7 +20,7 @@ Examples:
   torchyard values fix latest
   torchyard values fix latest --finding 2 --apply
   torchyard values fix --class narrower-type train.py
-  torchyard values fix SWEEP --rebuild
+  torchyard values fix SWEEP --source pytorch --rebuild
 
 Propose source patches for the findings of a profile (`latest`, a folder, a file) or of a program, which is
 profiled first. A patch is proposed only if the source implies that results stay the same, and verified in
@@ -30,8 +30,9 @@ memory, and paired runs measure the saving. For other findings the reason is pri
 No file is changed without --apply. The program runs about 20 times for one patch and 15 times for each
 further one, which repeats its side effects. The exit code is 3 if no patch is proposed.
 
-SWEEP is the folder of `torchyard values sweep --target build:NAME`: patches of torch's own source. --rebuild
-builds a second library and compares results, tests and speed of both.
+SWEEP is the folder of `torchyard values sweep`: patches of torch's own C++ source. It is that of the build, or
+--source names that of the release. --rebuild builds a second library from the patched files and compares
+results, tests and speed of both.
 """
 
 
@@ -75,6 +76,11 @@ class FixCommand(SectionedCommand):
     ),
 )
 @_how("--apply", "apply", is_flag=True, help="Change the files, after verification.")
+@_how(
+    "--source",
+    type=FOLDER,
+    help="With SWEEP of an installed torch: source tree of PyTorch in the same version.",
+)
 @_how("--rebuild", is_flag=True, help="With SWEEP: build and check the patched library.")
 @_how(
     "--time",
@@ -100,9 +106,9 @@ def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
     say = (lambda _: None) if options["quiet"] else print_message
     if len(words) == 1 and Path(words[0], SETTINGS_FILE).is_file():
         return _fix_torch(Path(words[0]), as_json, options, say)
-    _refuse(
-        "--rebuild", options["rebuild"], "only torch itself is built: give the folder of a sweep"
-    )
+    for option in ("rebuild", "source"):
+        hint = "only torch itself is built: give the folder of a sweep"
+        _refuse(f"--{option}", options[option], hint)
     target = target_or_here(options["target"])
     path, exit_code = _profile(words, target, as_json, options, say)
     if exit_code:
@@ -129,10 +135,11 @@ def _fix_torch(sweep: Path, as_json: bool, options: dict[str, Any], say: Any) ->
     from torchyard.values.torch_patches.session import fix_torch
 
     _refuse("--apply", options["apply"], "apply the printed patches to your source tree")
-    _refuse("--target", options["target"], "the sweep names the build")
+    _refuse("--target", options["target"], "the sweep names the interpreter")
     _refuse("--class", options["classes"], "classes are for patches of programs")
     report, folder = fix_torch(
         sweep,
+        source_tree=options["source"],
         finding=options["finding"],
         rebuild=options["rebuild"],
         time_s=parse_duration_s(options["time"]),

@@ -120,13 +120,15 @@ class TorchPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchFixReport:
-    """Patches of one build of torch."""
+    """Patches of one build or release of torch."""
 
     format: int = FORMAT
     sweep: str = ""
     build: str = ""
     torch: str = ""
     patches: tuple[TorchPatch, ...] = ()
+    method: str = ""
+    """How the two libraries that are compared are made."""
     built: bool = False
     """Whether the patched library was compiled and linked."""
     python: str = ""

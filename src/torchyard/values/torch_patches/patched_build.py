@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +73,18 @@ class PatchedBuild:
         """Folder of patched libraries; programs in the build's root folder can read it."""
         return self._folder.folder / "patched"
 
+    @property
+    def method(self) -> str:
+        """Say how the patched library is made, for readers of the results."""
+        return f"Compared with the unchanged library of the build {self.name}."
+
+    def unchanged(
+        self, _files: Iterable[str], _folder: Path, *, say: Callable[[str], None]
+    ) -> Target:
+        """Return the build, whose compiler and options are those of the patched files."""
+        say(f"comparing with the build {self.name}")
+        return self.target
+
     def build(
         self, sources: Mapping[str, str], folder: Path, *, say: Callable[[str], None]
     ) -> Target:
@@ -88,7 +100,7 @@ class PatchedBuild:
             objects[compiled.output] = str(self._compile(compiled, name, text, folder))
         library = self._link(objects, folder, say)
         package = self._package(library, folder, say)
-        return self._target(package, folder)
+        return patched_target(self.target, package, folder)
 
     def run(
         self,
@@ -156,12 +168,8 @@ class PatchedBuild:
     def _compile(self, compiled: _Compile, name: str, text: str, folder: Path) -> Path:
         source = folder / "source" / name
         result = folder / "objects" / f"{name}.o"
-        data = text.encode("utf-8", errors="surrogateescape")
-        if source.is_file() and source.read_bytes() == data and result.is_file():
+        if is_compiled(source, text, result):
             return result
-        source.parent.mkdir(parents=True, exist_ok=True)
-        result.parent.mkdir(parents=True, exist_ok=True)
-        source.write_bytes(data)
         original, part = str(self.tree / name), result.with_suffix(".part")
         replaced = {original: str(source), compiled.output: str(part)}
         command = [replaced.get(word, word) for word in compiled.command]
@@ -209,9 +217,8 @@ class PatchedBuild:
         """Return a copy of the installed package with the library in it."""
         installed = self._installed()
         say("copying the package of torch")
-        package = folder / "package" / "torch"
-        shutil.rmtree(package.parent, ignore_errors=True)
-        shutil.copytree(installed, package, symlinks=True, copy_function=_link)
+        packages = copied_package(installed, folder)
+        package = packages / "torch"
         prefix = library.name.partition(".so")[0] + ".so"
         originals = [
             path
@@ -223,7 +230,7 @@ class PatchedBuild:
         for original in originals:
             original.unlink()
             shutil.copy2(library, original)
-        return package.parent
+        return packages
 
     def _installed(self) -> Path:
         target = self.target
@@ -233,31 +240,56 @@ class PatchedBuild:
             raise StepFailed(f"{self.name}: torch cannot be imported", why=result.stderr[-500:])
         return Path(result.stdout.strip().splitlines()[-1])
 
-    def _target(self, package: Path, folder: Path) -> Target:
-        """Return the patched target; its interpreter is a script, for use with `--target`."""
-        script = folder / "bin" / "python"
-        script.parent.mkdir(exist_ok=True)
-        script.write_text(
-            f"#!/bin/sh\n# {self.name} with a patched library.\n"
-            f"PYTHONPATH={shlex.quote(str(package))}${{PYTHONPATH:+:$PYTHONPATH}}\n"
-            f'export PYTHONPATH\nexec {shlex.quote(self.record.python)} "$@"\n',
-            encoding="utf-8",
-        )
-        script.chmod(0o755)
-        return Target(name="patched", python=str(script), variables=self.target.variables)
-
     def _checked(self, command: list[str], log: Path, *, folder: str, what: str) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         code = self.run(command, log=log, folder=folder)
         if code:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            errors = [line for line in lines if "error" in line.lower()] or lines
-            raise StepFailed(
-                f"{what}: the command ended with {code}",
-                why="\n".join(errors[-5:]),
-                hint="the log has the whole output",
-                log=str(log),
-            )
+            raise compile_failed(what, code, log)
+
+
+def is_compiled(source: Path, text: str, result: Path) -> bool:
+    """Whether an object was compiled from this text; if not, write the text to `source`."""
+    data = text.encode("utf-8", errors="surrogateescape")
+    if source.is_file() and source.read_bytes() == data and result.is_file():
+        return True
+    source.parent.mkdir(parents=True, exist_ok=True)
+    result.parent.mkdir(parents=True, exist_ok=True)
+    source.write_bytes(data)
+    return False
+
+
+def copied_package(installed: Path, folder: Path) -> Path:
+    """Copy the package of torch by hard links, and return the folder to put on PYTHONPATH."""
+    packages = folder / "package"
+    shutil.rmtree(packages, ignore_errors=True)
+    shutil.copytree(installed, packages / "torch", symlinks=True, copy_function=_link)
+    return packages
+
+
+def patched_target(original: Target, packages: Path, folder: Path, name: str = "patched") -> Target:
+    """Return a target with other packages; its interpreter is a script, for use with `--target`."""
+    script = folder / "bin" / "python"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(
+        f"#!/bin/sh\n# {original.name}, {name}.\n"
+        f"PYTHONPATH={shlex.quote(str(packages))}${{PYTHONPATH:+:$PYTHONPATH}}\n"
+        f'export PYTHONPATH\nexec {shlex.quote(original.python)} "$@"\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return Target(name=name, python=str(script), variables=original.variables)
+
+
+def compile_failed(what: str, code: int, log: Path) -> StepFailed:
+    """Return the error of a compiler or linker, with the last errors of its log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if "error" in line.lower()] or lines
+    return StepFailed(
+        f"{what}: the command ended with {code}",
+        why="\n".join(errors[-5:]),
+        hint="the log has the whole output",
+        log=str(log),
+    )
 
 
 def _read_json(path: Path) -> Any:

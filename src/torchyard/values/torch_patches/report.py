@@ -26,6 +26,8 @@ def torch_fix_text(report: TorchFixReport, *, folder: str) -> str:
         lines += ["", *_entry(number, patch, patch.text), *patch.diff.splitlines()]
         for text in evidence(patch) if report.built else ():
             lines += wrapped(text, _WIDTH, first=_INDENT, rest=_INDENT + "  ")
+    if report.built:
+        lines += ["", *wrapped(report.method, _WIDTH)]
     if others:
         lines += ["", "Not proposed:"]
         for number, patch in enumerate(report.patches, start=1):
@@ -107,7 +109,7 @@ def upstream_text(report: TorchFixReport, patch: TorchPatch) -> str:
         "```",
         "",
         *(
-            ["Evidence:", "", *(f"- {line}" for line in evidence(patch))]
+            ["Evidence:", "", *(f"- {line}" for line in evidence(patch)), "", report.method]
             if report.built
             else ["The patch was neither built nor checked."]
         ),
@@ -117,7 +119,7 @@ def upstream_text(report: TorchFixReport, patch: TorchPatch) -> str:
 
 def series_text(report: TorchFixReport) -> str:
     """Return a Markdown table of all patches; each has a row for every case."""
-    state = "" if report.built else " They were neither built nor checked."
+    state = f" {report.method}" if report.built else " They were neither built nor checked."
     lines = [
         f"# Patches of torch {report.torch}",
         "",

@@ -28,6 +28,7 @@ from torchyard.values.torch_patches.checks import (
 )
 from torchyard.values.torch_patches.model import SuiteCheck, TorchFixReport, TorchPatch
 from torchyard.values.torch_patches.patched_build import PatchedBuild
+from torchyard.values.torch_patches.patched_wheel import PatchedWheel
 from torchyard.values.torch_patches.report import series_text, upstream_text
 
 REPORT_FILE: Final = "torch-patches.json"
@@ -40,18 +41,27 @@ Say = Callable[[str], None]
 def fix_torch(
     sweep: Path,
     *,
+    source_tree: Path | None = None,
     finding: int | None = None,
     rebuild: bool = False,
     time_s: float = 20.0,
     say: Say = lambda _text: None,
 ) -> tuple[TorchFixReport, Path]:
-    """Return the patches for the findings of a sweep of a build, and the folder of the report.
+    """Return the patches for the findings of a sweep, and the folder of the report.
 
-    With `rebuild`, the patched library is built, checked against the unchanged one and compared in speed; a
-    patch that fails a check is left out, and the library is built again without it.
+    The sweep is of a build, or of an installed torch with the `source_tree` of its release. With `rebuild`, the
+    patched library is built, checked against the unchanged one and compared in speed; a patch that fails a
+    check is left out, and the library is built again without it.
     """
     result = SweepFolder(sweep).read()
-    source = PatchedBuild(_build_of(result.settings.python))
+    settings = result.settings
+    source: PatchedBuild | PatchedWheel
+    if source_tree is None:
+        source = PatchedBuild(_build_of(settings.python))
+    else:
+        source = PatchedWheel(
+            settings.python, source_tree, sweep / "patched", variables=settings.variables
+        )
     patches = patches_of(result.cases, SourceTree(root=source.tree))
     if finding is not None:
         if not 1 <= finding <= len(patches):
@@ -64,7 +74,11 @@ def fix_torch(
     source.patches_folder.mkdir(exist_ok=True)
     folder = new_run_folder(source.patches_folder)
     report = TorchFixReport(
-        sweep=str(sweep), build=source.name, torch=result.torch, patches=tuple(patches)
+        sweep=str(sweep),
+        build=source.name,
+        torch=result.torch,
+        patches=tuple(patches),
+        method=source.method,
     )
     session = _Session(source, folder, say)
     session.keep(report)
@@ -85,12 +99,15 @@ def _build_of(python: str) -> str:
     raise UsageError(
         f"the sweep ran with {python}, which is no build of Torchyard",
         why="a patch of torch needs the source tree and the compiled files of a build",
-        hint=f"torchyard values sweep --target {BUILD_PREFIX}NAME; `torchyard build list` shows names",
+        hint=(
+            "give the sources of that release with --source FOLDER, or sweep a build "
+            f"(--target {BUILD_PREFIX}NAME; `torchyard build list` shows names)"
+        ),
     )
 
 
 class _Session:
-    def __init__(self, build: PatchedBuild, folder: Path, say: Say) -> None:
+    def __init__(self, build: PatchedBuild | PatchedWheel, folder: Path, say: Say) -> None:
         self._build, self._folder, self._say = build, folder, say
         self.kept = TorchFixReport()
 
@@ -106,15 +123,15 @@ class _Session:
             chosen = [one for one in report.patches if one.diff and not one.why_not]
             if not chosen:
                 return report
-            target = self._build.build(self._sources(chosen), self._folder, say=self._say)
+            sources = self._sources(chosen)
+            before = self._build.unchanged(sorted(sources), self._folder, say=self._say)
+            target = self._build.build(sources, self._folder, say=self._say)
             report = self.keep(replace(report, built=True, python=target.python))
-            checked = self._checked(chosen, target)
+            checked = self._checked(chosen, before, target)
             report = self.keep(_with(report, checked))
             if all(one.verified for one in checked):
                 self._say("comparing speed; a quiet machine gives narrower intervals")
-                measured, _ = compare_speed(
-                    checked, self._build.target, target, time_s=time_s, say=self._say
-                )
+                measured, _ = compare_speed(checked, before, target, time_s=time_s, say=self._say)
                 return self.keep(_with(report, measured))
             failed = [one for one in checked if not one.verified]
             names = ", ".join(one.operator for one in failed)
@@ -134,8 +151,10 @@ class _Session:
             for name, several in files.items()
         }
 
-    def _checked(self, patches: Sequence[TorchPatch], target: Target) -> list[TorchPatch]:
-        before, say = self._build.target, self._say
+    def _checked(
+        self, patches: Sequence[TorchPatch], before: Target, target: Target
+    ) -> list[TorchPatch]:
+        say = self._say
         packages, why = install_test_packages(before, self._build.patches_folder, say)
         say("comparing results of sample inputs, with garbage in uninitialized memory")
         samples = compare_samples(patches, before, target, self._folder, packages)
