@@ -57,7 +57,7 @@ class PatchedWheel:
     def __init__(
         self, python: str, tree: Path, folder: Path, *, variables: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        self.tree, self.patches_folder = tree.resolve(), folder
+        self.tree, self.patches_folder = tree.resolve(), folder.resolve()
         self.target = Target(name="torch", python=python, variables=variables)
         self._facts = self._read_facts()
         self.name = f"torch {self._facts.version}"
