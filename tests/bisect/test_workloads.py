@@ -12,7 +12,7 @@ from tests.bisect.git_project import make_project
 from tests.cli.command_line import CompletedCommand, call
 
 Capture = pytest.CaptureFixture[str]
-pytestmark = [pytest.mark.torch, pytest.mark.long]
+pytestmark = [pytest.mark.torch, pytest.mark.long, pytest.mark.timeout(1200)]
 CULPRIT = 3
 REVISIONS = 5
 MODEL = """
