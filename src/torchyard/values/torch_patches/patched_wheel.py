@@ -37,6 +37,11 @@ _FACTS: Final = (
 )
 _REGISTRATION: Final = re.compile(r"\b(?:TORCH_LIBRARY|C10_REGISTER|C10_DEFINE)\w*\s*\(")
 """What may happen only once in a process."""
+_OMITTED: Final = (
+    *("-W", "-fdiagnostics"),
+    # The package has no headers of these libraries, which only special cases use.
+    *("-DUSE_FBGEMM", "-DUSE_PYTORCH_QNNPACK", "-DUSE_XNNPACK", "-DUSE_KINETO"),
+)
 _CAPABILITIES: Final = ("AVX2", "AVX512", "SVE256", "VSX", "ZVECTOR")
 
 
@@ -158,9 +163,7 @@ class PatchedWheel:
                 f"{self.name} does not state how it was compiled",
                 hint="build torch: `torchyard build pytorch`, then sweep that build",
             )
-        flags = [
-            word for word in shlex.split(match[1]) if not word.startswith(("-W", "-fdiagnostics"))
-        ]
+        flags = [word for word in shlex.split(match[1]) if not word.startswith(_OMITTED)]
         standard = re.search(r"C\+\+ Version: (\d{4})", settings)
         flags += ["-w", "-O3", "-DNDEBUG", "-fPIC", "-DAT_PER_OPERATOR_HEADERS"]
         flags += [f"-std=gnu++{standard[1][2:] if standard else '17'}"]
