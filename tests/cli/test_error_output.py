@@ -176,21 +176,32 @@ def test_ctrl_c_ends_with_130() -> None:
     assert json.loads(out)["error"]["exit_code"] == 130
 
 
-def test_color_only_on_terminals_that_support_it() -> None:
-    def on_terminal(**variables: str) -> str:
-        terminal = Terminal()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "torchyard", "bnech"],
-            stderr=terminal.side,
-            env={"PATH": os.environ["PATH"], "TERM": "xterm", **variables},
-        )
-        process.wait(timeout=60)
-        return terminal.close()
+def shown_on_terminal(*arguments: str, **variables: str) -> str:
+    terminal = Terminal()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchyard", *arguments],
+        stderr=terminal.side,
+        env={"PATH": os.environ["PATH"], "TERM": "xterm", **variables},
+    )
+    process.wait(timeout=60)
+    return terminal.close()
 
-    assert "\x1b[31m" in on_terminal()
-    assert "\x1b" not in on_terminal(NO_COLOR="1")
-    assert "\x1b" not in on_terminal(TERM="dumb")
+
+def test_color_only_on_terminals_that_support_it() -> None:
+    assert "\x1b[31m" in shown_on_terminal("bnech")
+    assert "\x1b" not in shown_on_terminal("bnech", NO_COLOR="1")
+    assert "\x1b" not in shown_on_terminal("bnech", TERM="dumb")
     assert "\x1b" not in program("bnech", TERM="xterm").err
+
+
+def test_errors_are_wrapped_on_a_terminal_only() -> None:
+    arguments = ["bisect", "--metric", "speed", "train.py"]
+    text = shown_on_terminal(*arguments, NO_COLOR="1", COLUMNS="60")
+    lines = text.split("\r\n")
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("error: --metric: 'speed' is not one of")
+    assert lines[1].startswith(8 * " ")
+    assert " ".join(text.split()) == " ".join(program(*arguments).err.split())
 
 
 def test_names_that_stdout_cannot_show_do_not_end_the_program() -> None:

@@ -25,6 +25,7 @@ SCHEMA: Final = 1
 _LONGEST_TEXT: Final = 6000
 """Characters of one part of an error, which may quote a file or an exception."""
 _NARROWEST: Final = 20
+_INDENT: Final = 8 * " "
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,16 +91,19 @@ def print_result(data: Mapping[str, Any], text: str, *, as_json: bool) -> None:
 
 def print_message(text: str) -> None:
     """Write a message to stderr; on a terminal, it is wrapped between words."""
-    text = printable(text)
-    if sys.stderr.isatty():
-        width = max(_NARROWEST, shutil.get_terminal_size().columns)
-        text = "\n".join(
-            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-            if len(line) > width
-            else line
-            for line in text.split("\n")
-        )
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(_fitted(printable(text), "") + "\n")
+
+
+def _fitted(text: str, indent: str) -> str:
+    """Return the text, on a terminal wrapped between words; continued lines are indented."""
+    if not sys.stderr.isatty():
+        return text
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    lines = text.split("\n")
+    return "\n".join(wrapper.fill(line) if len(line) > width else line for line in lines)
 
 
 def print_error(error: TorchyardError, *, as_json: bool, exit_code: int) -> None:
@@ -115,11 +119,14 @@ def print_error(error: TorchyardError, *, as_json: bool, exit_code: int) -> None
         }
         print_json({"error": record})
         sys.stdout.flush()
-    mark = "\x1b[31merror:\x1b[0m" if wants_color(sys.stderr) else "error:"
-    sys.stderr.write(f"{mark} {_indented(error.what)}\n")
+    lines = [f"error: {_indented(error.what)}"]
     for word, text in (("why", error.why), ("hint", error.hint), ("log", error.log)):
         if text:
-            sys.stderr.write(f"  {word + ':':<6}{_indented(text)}\n")
+            lines.append(f"  {word + ':':<6}{_indented(text)}")
+    shown = _fitted("\n".join(lines), _INDENT)
+    if wants_color(sys.stderr):
+        shown = shown.replace("error:", "\x1b[31merror:\x1b[0m", 1)
+    sys.stderr.write(shown + "\n")
 
 
 def wants_color(stream: TextIO) -> bool:
@@ -163,4 +170,4 @@ def _indented(text: str) -> str:
     text = text.strip()
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT - 500]} [...] {text[-400:]}"
-    return printable(text).replace("\n", "\n        ")
+    return printable(text).replace("\n", "\n" + _INDENT)
