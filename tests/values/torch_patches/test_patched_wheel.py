@@ -10,7 +10,7 @@ import pytest
 
 from tests.builds.verify.sample_components import needs_gcc
 from torchyard.core.study import Target
-from torchyard.errors import StepFailed, UsageError
+from torchyard.errors import MissingTool, StepFailed, UsageError
 from torchyard.values.torch_patches.patched_wheel import PatchedWheel
 
 pytestmark = [pytest.mark.timeout(600), needs_gcc]
@@ -86,10 +86,32 @@ def test_a_missing_function_is_noticed_before_anything_is_compared(wheel: Patche
     assert "missing" in raised.value.why
 
 
+def test_without_a_compiler_only_building_fails(
+    wheel: PatchedWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "c++-99")
+    other = PatchedWheel(wheel.target.python, wheel.tree, wheel.patches_folder)
+    with pytest.raises(MissingTool, match=r"c\+\+-99 cannot be started"):
+        patched(other, SOURCES["F.cpp"])
+
+
 def test_an_error_of_the_compiler_is_shown(wheel: PatchedWheel) -> None:
     with pytest.raises(StepFailed, match=r"F\.cpp: the command ended with 1") as raised:
         patched(wheel, "int f( { return missing; }")
     assert "error:" in raised.value.why
+
+
+def test_what_an_earlier_run_compiled_is_used_again(wheel: PatchedWheel) -> None:
+    text = SOURCES["F.cpp"].replace("NEAR", "1")
+    patched(wheel, text)
+    compiled = sorted(wheel.patches_folder.glob("objects/*/*.o"))
+    times = [path.stat().st_mtime_ns for path in compiled]
+    assert (
+        result(wheel.build({f"{NATIVE}/F.cpp": text}, wheel.tree.parent / "2", say=print)) == 20202
+    )
+    assert [path.stat().st_mtime_ns for path in compiled] == times
+    patched(wheel, text + "\n")
+    assert len(list(wheel.patches_folder.glob("objects/*/*.o"))) == 2
 
 
 def test_files_that_register_operators_are_refused(wheel: PatchedWheel) -> None:

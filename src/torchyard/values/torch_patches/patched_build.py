@@ -168,8 +168,13 @@ class PatchedBuild:
     def _compile(self, compiled: _Compile, name: str, text: str, folder: Path) -> Path:
         source = folder / "source" / name
         result = folder / "objects" / f"{name}.o"
-        if is_compiled(source, text, result):
+        data = text.encode("utf-8", errors="surrogateescape")
+        if result.is_file() and source.is_file() and source.read_bytes() == data:
             return result
+        result.unlink(missing_ok=True)  # it belongs to another text
+        source.parent.mkdir(parents=True, exist_ok=True)
+        result.parent.mkdir(parents=True, exist_ok=True)
+        source.write_bytes(data)
         original, part = str(self.tree / name), result.with_suffix(".part")
         replaced = {original: str(source), compiled.output: str(part)}
         command = [replaced.get(word, word) for word in compiled.command]
@@ -245,17 +250,6 @@ class PatchedBuild:
         code = self.run(command, log=log, folder=folder)
         if code:
             raise compile_failed(what, code, log)
-
-
-def is_compiled(source: Path, text: str, result: Path) -> bool:
-    """Whether an object was compiled from this text; if not, write the text to `source`."""
-    data = text.encode("utf-8", errors="surrogateescape")
-    if source.is_file() and source.read_bytes() == data and result.is_file():
-        return True
-    source.parent.mkdir(parents=True, exist_ok=True)
-    result.parent.mkdir(parents=True, exist_ok=True)
-    source.write_bytes(data)
-    return False
 
 
 def copied_package(installed: Path, folder: Path) -> Path:

@@ -7,6 +7,8 @@ released library. So that only the edits differ, both sides of a comparison are 
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import mmap
 import os
@@ -19,13 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.core.study import Target
-from torchyard.errors import StepFailed, UsageError, WorkerFailed
+from torchyard.errors import MissingTool, StepFailed, UsageError, WorkerFailed
 from torchyard.process.programs import capture
 from torchyard.values.torch_patches.native_source import blanked
 from torchyard.values.torch_patches.patched_build import (
     compile_failed,
     copied_package,
-    is_compiled,
     patched_target,
 )
 
@@ -69,14 +70,23 @@ class PatchedWheel:
         self._check_tree()
         self._compiler = os.environ.get("CXX", "c++")
 
+    @functools.cached_property
+    def _version(self) -> str:
+        try:
+            result = capture([*shlex.split(self._compiler), "--version"])
+        except OSError as error:
+            raise MissingTool(
+                f"the C++ compiler {self._compiler} cannot be started: {error.strerror}",
+                hint="install a C++ compiler, or set CXX",
+            ) from error
+        return (result.stdout.splitlines() or [self._compiler])[0]
+
     @property
     def method(self) -> str:
         """Say how both libraries are made, for readers of the results."""
-        result = capture([*shlex.split(self._compiler), "--version"])
-        compiler = (result.stdout.splitlines() or [self._compiler])[0]
         return (
             f"Both sides are the installed torch {self._facts.version} with the files of the patches "
-            f"compiled here, unchanged and patched, by {compiler} and the options of the release."
+            f"compiled here, unchanged and patched, by {self._version} and the options of the release."
         )
 
     def unchanged(
@@ -100,6 +110,7 @@ class PatchedWheel:
     ) -> Target:
         folder.mkdir(parents=True, exist_ok=True)
         objects = []
+        flags = self._flags()
         for number, (file, text) in enumerate(sorted(sources.items()), start=1):
             if _REGISTRATION.search(blanked(text)):
                 raise StepFailed(
@@ -107,7 +118,7 @@ class PatchedWheel:
                     hint="build torch: `torchyard build pytorch`, then sweep that build",
                 )
             say(f"compiling {file}, {name} ({number} of {len(sources)})")
-            objects.append(self._compiled(file, text, folder))
+            objects.append(self._compiled(file, text, flags, folder))
         library = self._linked(objects, folder)
         say("copying the package of torch")
         package = copied_package(self._facts.package, folder)
@@ -179,16 +190,23 @@ class PatchedWheel:
                     flags.append(f"-DHAVE_{name}_CPU_DEFINITION")
         return flags
 
-    def _compiled(self, file: str, text: str, folder: Path) -> Path:
-        source, result = folder / "source" / file, folder / "objects" / f"{file}.o"
-        if not is_compiled(source, text, result):
-            original = self.tree / file
-            includes = [
-                *("-iquote", str(original.parent), "-I", str(self._facts.package / "include")),
-                *("-I", str(self.tree / "aten" / "src"), "-I", str(self.tree)),
-            ]
-            part = result.with_suffix(".part")
-            command = [*shlex.split(self._compiler), *self._flags(), *includes]
+    def _compiled(self, file: str, text: str, flags: Sequence[str], folder: Path) -> Path:
+        """Compile a file unless an earlier run did, with the same text, compiler and options."""
+        original = self.tree / file
+        command = [
+            *(*shlex.split(self._compiler), *flags, "-iquote", str(original.parent)),
+            *("-I", str(self._facts.package / "include")),
+            *("-I", str(self.tree / "aten" / "src"), "-I", str(self.tree)),
+        ]
+        data = text.encode("utf-8", errors="surrogateescape")
+        what = "\0".join([self._version, file, *command]).encode()
+        key = hashlib.sha256(what + b"\0" + data).hexdigest()[:16]
+        source = self.patches_folder / "objects" / key / original.name
+        result = source.with_suffix(".o")
+        if not result.is_file():
+            source.parent.mkdir(parents=True, exist_ok=True)
+            source.write_bytes(data)
+            part = source.with_suffix(".part")
             self._run([*command, "-c", str(source), "-o", str(part)], folder, what=file)
             part.replace(result)
         return result

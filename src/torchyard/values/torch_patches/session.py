@@ -78,7 +78,6 @@ def fix_torch(
         build=source.name,
         torch=result.torch,
         patches=tuple(patches),
-        method=source.method,
     )
     session = _Session(source, folder, say)
     session.keep(report)
@@ -119,6 +118,7 @@ class _Session:
 
     def built(self, report: TorchFixReport, time_s: float) -> TorchFixReport:
         """Build the library with all patches, and check it; leave patches out that fail a check."""
+        report = replace(report, method=self._build.method)
         for _ in range(_MOST_ROUNDS):
             chosen = [one for one in report.patches if one.diff and not one.why_not]
             if not chosen:
