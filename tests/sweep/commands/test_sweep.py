@@ -229,7 +229,7 @@ def test_a_sweep_whose_cells_all_fail_keeps_every_row(
     capsys: Capture, home: Path, bare: str
 ) -> None:
     completed = call(capsys, *few(bare, "--json"))
-    assert completed.code == 5, completed.err
+    assert completed.code == 4, completed.err
     document = json.loads(completed.out)
     assert document["schema"] == 1
     assert [one["state"] for one in document["cells"]] == ["done", "done"]
@@ -246,7 +246,7 @@ def test_a_sweep_whose_cells_all_fail_keeps_every_row(
 
     # Again: nothing is repeated, and no second run is made of the same cells.
     again = call(capsys, "sweep", "--resume", "latest", "--json", "-q")
-    assert again.code == 5
+    assert again.code == 4
     second = json.loads(again.out)
     assert second["runs"] == document["runs"]
     assert [len(one["attempts"]) for one in second["cells"]] == [1, 1]
@@ -281,7 +281,7 @@ def test_a_sweep_whose_cells_all_fail_keeps_every_row(
 def test_the_table_says_why(capsys: Capture, home: Path, bare: str, tmp_path: Path) -> None:
     place = tmp_path / "mine"
     completed = call(capsys, *few(bare, "-q", "--run-dir", str(place)))
-    assert completed.code == 5
+    assert completed.code == 4
     assert completed.err == "every comparison failed\n"
     assert "float32: run 2" in completed.out
     assert "No module named 'torch'" in completed.out
@@ -365,7 +365,7 @@ def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_p
     # The interpreter is fixed; the interrupted cell is measured again.
     silent.write_text("#!/bin/sh\nexit 3\n")
     completed = call(capsys, "sweep", "--resume", str(place), "--json")
-    assert completed.code == 5, completed.err
+    assert completed.code == 4, completed.err
     attempts = [len(one["attempts"]) for one in json.loads(completed.out)["cells"]]
     assert max(attempts) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -389,7 +389,7 @@ def test_a_budget_in_which_no_launch_finishes(capsys: Capture, home: Path, tmp_p
     # More time measures them; a result of no cell was there to be lost.
     silent.write_text("#!/bin/sh\nexit 3\n")
     completed = call(capsys, "sweep", "--resume", str(place), "--budget", "5m", "--json")
-    assert completed.code == 5, completed.err
+    assert completed.code == 4, completed.err
     assert [one["state"] for one in json.loads(completed.out)["cells"]] == ["done", "done"]
 
 

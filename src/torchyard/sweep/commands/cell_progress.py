@@ -22,7 +22,7 @@ from torchyard.cli.output import data_console, print_data, print_json, print_mes
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count, format_percent
-from torchyard.errors import TimeLimit, TorchyardError, Untrustworthy, WorkerFailed
+from torchyard.errors import MissingTool, TimeLimit, TorchyardError, Untrustworthy, WorkerFailed
 from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.results.report import when
 from torchyard.sweep.execution import SweepExecution
@@ -373,7 +373,7 @@ class SweepSession(SweepExecution):
 
     def _exit_code(self) -> int:
         code = exit_code_of([row for run in self.runs.values() for row in run.comparisons])
-        if code == WorkerFailed.exit_code:
+        if code in {WorkerFailed.exit_code, MissingTool.exit_code}:
             print_message("every comparison failed")
         elif code == Untrustworthy.exit_code:
             print_message(
