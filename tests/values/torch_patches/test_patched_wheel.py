@@ -19,7 +19,13 @@ NATIVE = "aten/src/ATen/native"
 SOURCES = {
     "F.cpp": '#include "near.h"\n#include <ATen/base.h>\nint f() { return BASE + NEAR + FLAG; }\n',
     # As in torch: an operator is called from another file, and from another library.
-    "G.cpp": 'int f();\nextern "C" int g() { return 2 * f(); }\n',
+    "G.cpp": """
+int f();
+extern "C" int g() { return 2 * f(); }
+__attribute__((visibility("hidden"))) int internal(int x) { return x + 7; }
+static int twice(int x) { return 2 * x; }
+int user(int x) { return internal(twice(x)); }
+""",
     "near.h": "#define NEAR 1\n",
 }
 PACKAGE = """
@@ -78,6 +84,13 @@ def test_a_patched_function_is_called_by_the_released_library(wheel: PatchedWhee
     target = patched(wheel, SOURCES["F.cpp"].replace("+ NEAR", "+ NEAR + 1000"))
     assert [result(one) for one in (wheel.target, unchanged, target)] == [20202, 20202, 22202]
     assert (wheel.patches_folder / "package" / "nvidia" / "x" / "lib").is_dir()
+
+
+def test_functions_that_the_released_library_does_not_export(wheel: PatchedWheel) -> None:
+    text = "int internal(int);\nint f() { return internal(10); }\n"
+    assert result(patched(wheel, text)) == 34
+    with pytest.raises(StepFailed, match="cannot be loaded"):
+        patched(wheel, text.replace("internal", "outside"))
 
 
 def test_a_missing_function_is_noticed_before_anything_is_compared(wheel: PatchedWheel) -> None:

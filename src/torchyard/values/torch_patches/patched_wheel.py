@@ -2,7 +2,8 @@
 
 The result takes the place of `libtorch_cpu.so` in a copy of the package and needs the released library under
 another name. The dynamic linker finds the functions of the edited files in it first, and all others in the
-released library. So that only the edits differ, both sides of a comparison are made in this way.
+released library; those that it does not export are called at the address that its symbol table states. So that only
+the edits differ, both sides of a comparison are made in this way.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import hashlib
 import json
 import mmap
 import os
+import platform
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,6 +46,22 @@ _OMITTED: Final = (
     # The package has no headers of these libraries, which only special cases use.
     *("-DUSE_FBGEMM", "-DUSE_PYTORCH_QNNPACK", "-DUSE_XNNPACK", "-DUSE_KINETO"),
 )
+_CALLS: Final = {
+    "x86_64": """
+    movq {base}@GOTPCREL(%rip), %r11
+    leaq {distance}(%r11), %r11
+    jmp *%r11
+""",
+    "aarch64": """
+    adrp x16, :got:{base}
+    ldr x16, [x16, :got_lo12:{base}]
+    ldr x17, ={distance}
+    add x16, x16, x17
+    br x16
+    .ltorg
+""",
+}
+"""Continue in a function at a distance from an exported one."""
 _CAPABILITIES: Final = ("AVX2", "AVX512", "SVE256", "VSX", "ZVECTOR")
 
 
@@ -218,14 +237,44 @@ class PatchedWheel:
         library = folder / _LIBRARY
         shared = [*shlex.split(self._compiler), "-shared", "-fPIC", "-nostartfiles"]
         self._run([*shared, f"-Wl,-soname,{_RELEASED}", "-o", str(stub)], folder, what=_RELEASED)
+        calls = folder / "calls.s"
+        calls.write_text(self._calls(objects), encoding="utf-8")
         command = [
             *shlex.split(self._compiler),
             *("-shared", f"-Wl,-soname,{_LIBRARY}", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed"),
-            *map(str, objects),
+            *(*map(str, objects), str(calls)),
             *("-L", str(stub.parent), f"-l:{_RELEASED}", "-o", str(library)),
         ]
         self._run(command, folder, what=_LIBRARY)
         return library
+
+    def _calls(self, objects: Sequence[Path]) -> str:
+        """Return assembly for the functions that the objects need and the released library does not export."""
+        released = self._facts.package / "lib" / _LIBRARY
+        needed = {name for name, _, _ in _symbols("-u", *objects)}
+        replaced = {name for name, _, _ in _symbols("--defined-only", *objects)}
+        exported = {
+            name: address for name, kind, address in _symbols("-D", released) if kind == "T"
+        }
+        hidden = [
+            (name, address)
+            for name, kind, address in _symbols(released)
+            if kind == "t" and name in needed - set(exported)
+        ]
+        count = Counter(name for name, _ in hidden)
+        # Other libraries may have functions of the same name, but not in a namespace of torch.
+        bases = sorted(
+            set(exported) - replaced, key=lambda name: (not name.startswith("_ZN2at"), name)
+        )
+        call = _CALLS.get(platform.machine(), "")
+        text = ['.section .note.GNU-stack,"",%progbits', ".text"]
+        for name, address in hidden if bases and call else ():
+            if count[name] > 1:
+                continue  # functions of different files
+            distance = address - exported[bases[0]]
+            text += [f".globl {name}", f".hidden {name}", f".type {name}, %function", f"{name}:"]
+            text.append(call.format(base=bases[0], distance=distance))
+        return "\n".join(text) + "\n"
 
     def _check_import(self, target: Target) -> None:
         variables = {**os.environ, **dict(target.variables), "LD_BIND_NOW": "1"}
@@ -245,3 +294,11 @@ class PatchedWheel:
             file.write(f"$ {shlex.join(command)}\n{result.stdout}{result.stderr}")
         if result.returncode:
             raise compile_failed(what, result.returncode, log)
+
+
+def _symbols(*arguments: str | Path) -> Iterator[tuple[str, str, int]]:
+    """Return name, kind and address of each symbol, as `nm` lists them."""
+    for line in capture(["nm", "-P", *map(str, arguments)]).stdout.splitlines():
+        name, kind, address, *_ = [*line.split(), "", ""]
+        if len(kind) == 1:
+            yield name.partition("@")[0], kind, int(address or "0", 16)
