@@ -251,15 +251,15 @@ class PatchedWheel:
     def _calls(self, objects: Sequence[Path]) -> str:
         """Return assembly for the functions that the objects need and the released library does not export."""
         released = self._facts.package / "lib" / _LIBRARY
-        needed = {name for name, _, _ in _symbols("-u", *objects)}
         replaced = {name for name, _, _ in _symbols("--defined-only", *objects)}
         exported = {
             name: address for name, kind, address in _symbols("-D", released) if kind == "T"
         }
+        needed = {name for name, _, _ in _symbols("-u", *objects)} - set(exported)
         hidden = [
             (name, address)
             for name, kind, address in _symbols(released)
-            if kind == "t" and name in needed - set(exported)
+            if kind == "t" and name in needed
         ]
         count = Counter(name for name, _ in hidden)
         # Other libraries may have functions of the same name, but not in a namespace of torch.
