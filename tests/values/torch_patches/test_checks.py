@@ -180,6 +180,19 @@ def test_evidence_is_shown_and_missing_evidence_is_named() -> None:
     assert "torch's tests: not run (pytest is missing)" in upstream_text(report, untested)
 
 
+def test_patches_without_tests_of_torch_are_not_just_verified() -> None:
+    untested = replace(VERIFIED, function="f", tests=SuiteCheck(why="pytest is missing"))
+    states = [
+        torch_fix_text(TorchFixReport(patches=patches, built=True), folder="F").splitlines()[0]
+        for patches in ((VERIFIED,), (VERIFIED, untested), (untested,))
+    ]
+    assert [state.partition(", ")[2] for state in states] == [
+        "verified.",
+        "verified, 1 of them without torch's tests.",
+        "verified without torch's tests.",
+    ]
+
+
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
     folder = tmp_path / "sweep"

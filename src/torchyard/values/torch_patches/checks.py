@@ -39,8 +39,8 @@ from torchyard.values.torch_patches.model import (
     TorchPatch,
 )
 
-TEST_PACKAGES: Final = ("expecttest", "pytest")
-"""Packages that torch's tests import; installed into a folder of their own."""
+TEST_PACKAGES: Final = ("expecttest", "pytest<9")
+"""Packages that torch's tests import, in versions they work with; installed into a folder of their own."""
 _MOST_NAMED: Final = 20
 _SAMPLES_FILE: Final = Path(torchyard.worker.__file__).parent / "values" / "operator_samples.py"
 _TEST_LIMIT_S: Final = 3600.0
@@ -201,7 +201,8 @@ def _test_outcomes(
         except subprocess.TimeoutExpired as error:
             raise StepFailed(f"torch's tests took longer than {_TEST_LIMIT_S:g} s") from error
     if not report.is_file():
-        raise StepFailed("torch's tests did not run", log=str(report.with_suffix(".log")))
+        log_file = report.with_suffix(".log")
+        raise StepFailed(f"torch's tests did not run: see {log_file}", log=str(log_file))
     return read_outcomes(report)
 
 
