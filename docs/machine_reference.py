@@ -10,9 +10,15 @@ from torchyard.machine.knobs import KNOBS
 
 _REACH = {"machine": "", "held": "while a process of Torchyard runs", "process": ""}
 _SECTIONS: tuple[tuple[str, Callable[[Knob], bool]], ...] = (
-    ("Processor and kernel of the whole machine, as root", lambda knob: knob.profile == "cpu" and knob.reach != "process"),
+    (
+        "Processor and kernel of the whole machine, as root",
+        lambda knob: knob.profile == "cpu" and knob.reach != "process",
+    ),
     ("GPUs, as root", lambda knob: knob.profile == "gpu"),
-    ("One process and its children, without root: `machine quiet --user`", lambda knob: knob.reach == "process"),
+    (
+        "One process and its children, without root: `machine quiet --user`",
+        lambda knob: knob.reach == "process",
+    ),
 )
 
 
