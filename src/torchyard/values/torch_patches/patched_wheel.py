@@ -76,7 +76,7 @@ class PatchedWheel:
         compiler = (result.stdout.splitlines() or [self._compiler])[0]
         return (
             f"Both sides are the installed torch {self._facts.version} with the files of the patches "
-            f"recompiled, unchanged and patched, by {compiler} and the options of the release."
+            f"compiled again, unchanged and patched, by {compiler} and the options of the release."
         )
 
     def unchanged(
