@@ -91,12 +91,12 @@ def _with_inputs(plan: Plan, step: Step) -> Step:
     if part is None or not depends:
         return step
     variables = dict(step.variables)
-    found = []
+    versions = []
     for tool, names in chosen_tools(part.recipe, variables).items():
         version = _version(names, variables.get("PATH", ""))
         if version:
-            found.append((f"{COMPILER_INPUT}{tool}", version))
-    return replace(step, inputs=(*step.inputs, *found))
+            versions.append((f"{COMPILER_INPUT}{tool}", version))
+    return replace(step, inputs=(*step.inputs, *versions))
 
 
 @cache

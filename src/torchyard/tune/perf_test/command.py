@@ -137,8 +137,8 @@ def _study(options: dict[str, Any]) -> Study:
 
     size = CHECKS["batch_size"].read(options["size"], where="--size")
     batch = CHECKS["batch_size"].read(options["batch_size"], where="--batch-size")
-    given = bool(options["environments"] or options["preloads"])
-    if given and options["tuned"] is not None:
+    has_environments = bool(options["environments"] or options["preloads"])
+    if has_environments and options["tuned"] is not None:
         raise UsageError("both --tuned and an environment are given", hint="use only one of them")
     request = replace(
         request_of_study_options({**options, "batch_size": None}),  # the product has no batch
@@ -152,7 +152,7 @@ def _study(options: dict[str, Any]) -> Study:
         ),
     )
     study = assemble(request, here=sys.executable)
-    if not given and options["tuned"] is None:
+    if not has_environments and options["tuned"] is None:
         return study
     current = replace(study.baseline, name="current")
     return replace(study, baseline=current, candidates=_others(study, current, options))
