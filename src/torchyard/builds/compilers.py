@@ -102,7 +102,9 @@ def _with_inputs(plan: Plan, step: Step) -> Step:
 @cache
 def _version(names: tuple[str, ...], search_path: str) -> str:
     """Return path and version of the first program that exists; empty if none does."""
-    path = next((found for name in names if (found := shutil.which(name, path=search_path))), "")
+    path = next(
+        (program for name in names if (program := shutil.which(name, path=search_path))), ""
+    )
     if not path:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
