@@ -29,9 +29,9 @@ Examples:
       with the winner of `torchyard tune`
   torchyard perf-test --device cuda --precision bfloat16 --size 8192 --json
 
-Measure a square matrix product (FLOP/s and share of the machine's measured peak) and the inference of
-a 4096-4096-11008-10 perceptron (with the table of torch.profiler) under the current and other settings
-in turn. Without other settings, eager is compared with inductor.
+Measure a square matrix product and the inference of a 4096-4096-11008-10 perceptron (with the table of
+torch.profiler) under the current and other settings. Without other settings, eager is compared with
+inductor.
 """
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
