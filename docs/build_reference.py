@@ -192,11 +192,11 @@ def versions_page(written_by: str) -> str:
     for version, item in raw["onednn-acl"].items():
         lines.append(_row(version, item["accepts"], "yes" if item.get("confirmed", True) else "no"))
     lines += ["", "## CUDA toolkits\n"]
-    lines += ["| toolkit | newest gcc | newest clang | lowest driver | own driver |"]
-    lines += ["|---|---|---|---|---|"]
+    lines += ["| toolkit | newest gcc | newest clang | lowest driver |"]
+    lines += ["|---|---|---|---|"]
     for version, item in raw["cuda"].items():
         limits = [item["gcc-most"], item["clang-most"], item["driver-least"]]
-        lines.append(_row(version, *limits, item.get("driver-own", "")))
+        lines.append(_row(version, *limits))
     lines += ["", "| compute capabilities | toolkits |", "|---|---|", *_capabilities(raw["cuda"])]
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
     lines += ["", "## Downloads of the configure step\n", _DOWNLOADS_HEAD]

@@ -8,15 +8,17 @@ from collections.abc import Callable
 from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import KNOBS
 
-_REACH = {
-    "machine": "",
-    "held": "while a process of Torchyard runs",
-    "process": "one process and its children",
-}
+_REACH = {"machine": "", "held": "while a process of Torchyard runs", "process": ""}
 _SECTIONS: tuple[tuple[str, Callable[[Knob], bool]], ...] = (
-    ("Processor and kernel", lambda knob: knob.profile == "cpu" and knob.reach != "process"),
-    ("GPUs", lambda knob: knob.profile == "gpu"),
-    ("One process: `machine quiet --user`", lambda knob: knob.reach == "process"),
+    (
+        "Processor and kernel of the whole machine, as root",
+        lambda knob: knob.profile == "cpu" and knob.reach != "process",
+    ),
+    ("GPUs, as root", lambda knob: knob.profile == "gpu"),
+    (
+        "One process and its children, without root: `machine quiet --user`",
+        lambda knob: knob.reach == "process",
+    ),
 )
 
 
@@ -25,10 +27,9 @@ def knobs_page(written_by: str) -> str:
     lines = [written_by, "# Knobs\n"]
     lines += [
         (
-            "Settings that `torchyard machine quiet` can change; `--dry-run` shows their values. Effect is an upper "
-            "bound on the\nnoise: *large* above 5 %, *medium* above 1 %, *small* less, or only for some programs. "
-            "*Optional* knobs need `--only NAME` or\ntheir option. Unless stated otherwise, a knob needs root and "
-            "applies to the whole machine until it is restored.\n"
+            "Settings that `torchyard machine quiet` can change; `--dry-run` shows their values. In parentheses: an upper "
+            "bound of the effect on\nthe noise, *large* above 5 %, *medium* above 1 %, *small* less, or only for some "
+            "programs. *Optional* knobs need `--only NAME` or\ntheir option. A knob applies until it is restored.\n"
         )
     ]
     for title, belongs in _SECTIONS:
@@ -42,9 +43,8 @@ def knobs_page(written_by: str) -> str:
 
 def _knob(knob: Knob) -> list[str]:
     facts = [
-        f"effect {knob.described.effect}",
+        knob.described.effect,
         "" if knob.described.default else "optional",
-        "" if knob.needs_root else "no root",
         _REACH[knob.reach],
     ]
     about = knob.described.about.rstrip(".")

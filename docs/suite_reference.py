@@ -16,11 +16,10 @@ devices get a proportional power of two. A dash: the whole suite skips the model
 *inference* are not trained when the whole suite is run.
 """
 _HUGGINGFACE = """\
-Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (after its divisors; smaller on CPUs for models
-with more than half a billion parameters). Model sizes do not depend on the version of transformers. Models named after a class
-have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than the published ones. In the harness, Whisper
-and the models of 1000 tokens generate; here they process a prompt (Whisper: 30 s of audio) once. CLIP is an addition. The class
-is given where it differs from the name.
+Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (smaller on CPUs for models with more than half a
+billion parameters). Models named after a class have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than
+the published ones. In the harness, Whisper and the models of 1000 tokens generate; here they process a prompt (Whisper: 30 s of
+audio) once. The class is given where it differs from the name.
 """
 _OTHERS = {
     "timm": """\

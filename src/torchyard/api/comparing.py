@@ -93,12 +93,12 @@ def compare(
         _check_local(one, precision, why_here)
     from torchyard.api.this_process import compare_here
 
-    given = {
+    sides_by_name = {
         variant.name: reference if isinstance(side, str) else side
         for variant, side in zip(variants, (baseline, candidate), strict=True)
         if variant.backend == GIVEN
     }
-    service = local.ThisProcessService(reference, arguments, given, time_s)
+    service = local.ThisProcessService(reference, arguments, sides_by_name, time_s)
     workload = Workload(suite=SUITE, name=name or short_name(reference), device=device)
     run = new_run_folder(runs_home()) if name else None
     note = f"measured in this process: {why_here}"

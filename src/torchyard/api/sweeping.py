@@ -121,7 +121,7 @@ def sweep(
     from torchyard.sweep.execution import SweepExecution, check_before_running, create_folder
 
     began_s = clock.monotonic()
-    given = {
+    options = {
         **{str(one.name): () if one.multiple else None for one in run.params},
         "suites": _words(suites),
         "workloads": _words(workloads),
@@ -139,7 +139,7 @@ def sweep(
         "name": name,
     }
     study_path = None if study is None else Path(study)
-    plan, _ = plan_of_options(study_path, given, command=["torchyard.sweep"])
+    plan, _ = plan_of_options(study_path, options, command=["torchyard.sweep"])
     check_before_running(plan)
     sweep_folder = create_folder(plan, None if folder is None else Path(folder))
     estimate = estimate_of(plan, sweep_folder.folder, calibrating=False, quiet=True)

@@ -62,12 +62,12 @@ def refuse_measuring(
             word = "--each" if options["each"] else "--target"
             raise UsageError(f"{word} requires --measure", hint="add --measure")
         return
-    for given, word, why in (
+    for is_used, word, why in (
         (bool(command), "a command", "it runs audits, no other command"),
         (dry_run, "--dry-run", "a dry run changes nothing that could be measured"),
         (root != Path("/"), "--root", "a copy of a machine cannot be measured"),
     ):
-        if given:
+        if is_used:
             raise UsageError(
                 f"--measure cannot be combined with {word}",
                 why=why,
@@ -96,7 +96,7 @@ def measure_effect(
     )
     run = EffectRun(machine, plan, on_step=print_message)
     interrupted = False
-    kept: list[Path] = []
+    paths: list[Path] = []
     try:
         run.run()
     except KeyboardInterrupt:
@@ -106,13 +106,13 @@ def measure_effect(
         print_message("interrupted: showing what was measured so far; the machine is restored")
     finally:
         for audit in run.audits:
-            kept.append(new_audit_path(audit, audits_home()))
-            write_audit(audit, kept[-1])
+            paths.append(new_audit_path(audit, audits_home()))
+            write_audit(audit, paths[-1])
     if as_json:
-        print_json({"tune_effect": _document(run.effects, kept, user=user)})
+        print_json({"tune_effect": _document(run.effects, paths, user=user)})
     else:
         print_data(printable(effects_text(run.effects, user=user)))
-    for path in kept:
+    for path in paths:
         print_message(f"saved: {path}")
     return INTERRUPTED if interrupted else 0
 

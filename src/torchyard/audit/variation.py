@@ -221,8 +221,10 @@ def find_drift(
 def _slopes(times: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
     first, second = np.triu_indices(times.size, k=1)
     gaps = times[second] - times[first]
-    kept = gaps != 0.0
-    slopes: NDArray[np.float64] = np.sort((values[second] - values[first])[kept] / gaps[kept])
+    is_distinct = gaps != 0.0
+    slopes: NDArray[np.float64] = np.sort(
+        (values[second] - values[first])[is_distinct] / gaps[is_distinct]
+    )
     return slopes
 
 

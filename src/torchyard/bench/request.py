@@ -49,8 +49,8 @@ class WorkloadChoice(WorkloadSettings):
 
     def overridden(self, settings: WorkloadSettings) -> WorkloadChoice:
         """Return the choice with all settings that are given."""
-        given = {one.name: getattr(settings, one.name) for one in fields(WorkloadSettings)}
-        return replace(self, **{key: one for key, one in given.items() if one not in (None, ())})
+        values = {one.name: getattr(settings, one.name) for one in fields(WorkloadSettings)}
+        return replace(self, **{key: one for key, one in values.items() if one not in (None, ())})
 
 
 @dataclass(frozen=True, kw_only=True)

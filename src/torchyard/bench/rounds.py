@@ -89,7 +89,7 @@ def run_rounds(
     """
     method = choose_reseat(processes.settings.reseat, processes.variants, processes.workload.device)
     started = time.monotonic()
-    rounds = clean = placements = moved = held = 0
+    rounds = clean = placements = moved_bytes = held_bytes = 0
     timed_ns = 0
     relocation_s = last_check_s = 0.0
     relocate_every = 1
@@ -100,7 +100,7 @@ def run_rounds(
     while time.monotonic() - started < seconds or not enough_rounds(rounds, clean, min_rounds):
         if method != "off" and rounds % relocate_every == 0:
             before = time.monotonic()
-            moved, held = _relocate(processes, chance.randrange(2**31), method)
+            moved_bytes, held_bytes = _relocate(processes, chance.randrange(2**31), method)
             relocation_s = time.monotonic() - before
             placements += 1
         order = list(processes.variants)
@@ -126,8 +126,8 @@ def run_rounds(
         seats=placements,
         wall_s=time.monotonic() - started,
         timed_s=timed_ns / 1e9,
-        moved_bytes=moved,
-        held_bytes=held,
+        moved_bytes=moved_bytes,
+        held_bytes=held_bytes,
         checked_calls=prepared.checked_calls - checked_before,
         check_s=prepared.check_s - check_s_before,
     )
@@ -144,7 +144,7 @@ def _verify(
 
 def _relocate(processes: LaunchProcesses, seed: int, method: RelocationMethod) -> tuple[int, int]:
     """Relocate data in all processes with one seed: the same arrangement in different pages."""
-    moved = held = 0
+    moved_bytes = held_bytes = 0
     for variant in processes.one_variant_per_process():
         answer = processes.ask(
             variant,
@@ -153,9 +153,9 @@ def _relocate(processes: LaunchProcesses, seed: int, method: RelocationMethod) -
             seed=seed,
             method=method,
         )
-        moved += int(answer["moved_bytes"])
-        held += int(answer["held_bytes"])
-    return moved, held
+        moved_bytes += int(answer["moved_bytes"])
+        held_bytes += int(answer["held_bytes"])
+    return moved_bytes, held_bytes
 
 
 def _block_limit_s(processes: LaunchProcesses) -> float:

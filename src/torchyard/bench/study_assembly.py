@@ -94,13 +94,13 @@ def _check_user_files(request: Request, variants: Sequence[Variant], *, here: st
 
 def _file_variants(request: Request, parts: Parts) -> tuple[Variant, ...]:
     """Return one variant per file, named like it; the baseline runs the workload's own module."""
-    given = {
+    conflicting = {
         "--baseline": request.baseline,
         "--candidate": request.candidates,
         "several --target": len(request.targets) > 1,
         "--only or --suite": len(request.workloads) > 1,
     }
-    for option, value in given.items():
+    for option, value in conflicting.items():
         if value:
             raise UsageError(
                 f"{option} and several Python files are given",
@@ -179,8 +179,11 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             why="no workload of the suite supports the mode",
             hint="choose another --mode",
         )
-    given = {"--optimizer-step": request.optimizer_step, "--eval-mode": request.eval_mode}
-    useless = [option for option, value in given.items() if value]
+    training_options = {
+        "--optimizer-step": request.optimizer_step,
+        "--eval-mode": request.eval_mode,
+    }
+    useless = [option for option, value in training_options.items() if value]
     if useless and all(workload.mode != "training" for workload in workloads):
         raise UsageError(
             f"{useless[0]} has no effect",
@@ -254,8 +257,8 @@ def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> Non
         "several Python files": bool(variant.file),
         "a script": workload.suite == SCRIPT_SUITE,
     }
-    for what, given in refusals.items():
-        if given:
+    for what, is_present in refusals.items():
+        if is_present:
             raise UsageError(
                 f"{workload.label}: {what} cannot be combined with several ranks",
                 hint="use one rank, or inference or training",

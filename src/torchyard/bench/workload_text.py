@@ -116,12 +116,16 @@ def with_checkout(choice: WorkloadChoice) -> WorkloadChoice:
 
     Without one, the target must be able to import the package, which only the worker can check.
     """
-    given = dict(choice.parameters)
-    named = str(given[_PATH]) if _PATH in given else os.environ.get(TORCHBENCH_VARIABLE, "")
+    parameters = dict(choice.parameters)
+    named = (
+        str(parameters[_PATH]) if _PATH in parameters else os.environ.get(TORCHBENCH_VARIABLE, "")
+    )
     if not named:
         return choice
-    root = tree_of(Path(named), where=choice.where if _PATH in given else TORCHBENCH_VARIABLE).root
-    return replace(choice, parameters=tuple({**given, _PATH: root}.items()))
+    root = tree_of(
+        Path(named), where=choice.where if _PATH in parameters else TORCHBENCH_VARIABLE
+    ).root
+    return replace(choice, parameters=tuple({**parameters, _PATH: root}.items()))
 
 
 def models_of(choice: WorkloadChoice) -> list[str]:
@@ -326,13 +330,13 @@ def parse_parameter_value(text: str) -> Scalar:
 def _check_parameters(choice: WorkloadChoice) -> None:
     """Check parameters of built-in workloads against the catalog; the worker checks all others."""
     entry = entry_of(choice.suite, choice.name)
-    seen: set[str] = set()
+    keys: set[str] = set()
     for key, _ in choice.parameters:
-        if key in seen:
+        if key in keys:
             raise UsageError(
                 f"{choice.where}: the parameter {key!r} is given twice", hint="keep one of them"
             )
-        seen.add(key)
+        keys.add(key)
         if key == RANKS or (key == NODES and RANKS in dict(choice.parameters)):
             continue
         if entry is None and (

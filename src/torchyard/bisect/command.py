@@ -45,10 +45,8 @@ Examples:
                    "OMP_NUM_THREADS=2 KMP_BLOCKTIME=0" --command ./bench
 
 Find the revision of a git repository (--good, --bad), the release of a package (--releases) or the
-settings (--settings) that changed a program (--command) or a workload (--workload). Each round runs
-good, bad and one revision between them, and updates the probability of every revision. For settings,
-delta debugging finds the smallest set that keeps the difference. The same command resumes after an
-interrupt, a kill, or with a longer --time.
+settings (--settings) that changed a program (--command) or a workload (--workload). The same command
+resumes after an interrupt, a kill, or with a longer --time.
 
 \b
 Exit codes:

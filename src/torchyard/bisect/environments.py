@@ -128,10 +128,10 @@ def available_versions(
             hint="give --python an interpreter with pip 22.3 or later, or list the versions",
         )
     low, high = (Version(one) for one in versions.split(".."))
-    found = sorted(Version(one) for one in listed.group(1).split(", "))
+    parsed_versions = sorted(Version(one) for one in listed.group(1).split(", "))
     return [
         str(one)
-        for one in found
+        for one in parsed_versions
         if low <= one and (one <= high or one.release[: len(high.release)] == high.release)
     ]
 

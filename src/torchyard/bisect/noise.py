@@ -89,7 +89,7 @@ def without_outliers(rounds: Sequence[Round]) -> list[Round]:
         for revision, several in values.items()
         if len(several) == 1 and not ends[0] - limit <= several[0] <= ends[1] + limit
     }
-    kept: list[Round] = [
+    usual_rounds: list[Round] = [
         {
             revision: value
             for revision, value in one.items()
@@ -97,15 +97,17 @@ def without_outliers(rounds: Sequence[Round]) -> list[Round]:
         }
         for one, of in zip(rounds, residuals, strict=True)
     ]
-    kept = [one for one in kept if len(one) > 1]
+    usual_rounds = [one for one in usual_rounds if len(one) > 1]
     disturbed = [
         sum(of.get(revision, 0.0) > limits[revision] for of in residuals)
         for revision in (min(levels), max(levels))
     ]
     one_sided = two_counts_p(*disturbed) < ONE_SIDED_P
-    both = all(any(revision in one for one in kept) for revision in (min(levels), max(levels)))
-    many = count >= _MANY and sum(map(len, kept)) < (1.0 - _MOST_OUTLIERS) * count
-    return kept if both and not one_sided and not many else list(rounds)
+    both = all(
+        any(revision in one for one in usual_rounds) for revision in (min(levels), max(levels))
+    )
+    many = count >= _MANY and sum(map(len, usual_rounds)) < (1.0 - _MOST_OUTLIERS) * count
+    return usual_rounds if both and not one_sided and not many else list(rounds)
 
 
 def outlier_limit(degrees: int) -> float:

@@ -94,11 +94,11 @@ class WorkloadRounds(ProgramRounds):
         variants = [self.variant(one.commit) for one in revisions]
         self._chance.shuffle(variants)
         started_s = time.monotonic()
-        known = self._folder.state.signatures
+        known_signatures = self._folder.state.signatures
         signatures = {
             one.name: self._signature(one)
             for one in variants
-            if self._signs and one.name not in known
+            if self._signs and one.name not in known_signatures
         }
         if self._metric == "time":
             blocks = self._timed(variants, number)

@@ -198,11 +198,11 @@ def base_build_locks(lock_files: Iterable[Path]) -> Iterator[None]:
     The locks are shared: any number of builds may use a base. A folder in which the lock file
     cannot be opened is not locked.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for lock_file in lock_files:
             with suppress(OSError):
                 descriptor = os.open(lock_file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                held.callback(os.close, descriptor)
+                locks.callback(os.close, descriptor)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError as error:

@@ -103,13 +103,13 @@ def same_value(left: str, right: str) -> bool:
 
 
 def _candidates(tree: Path, likely: str) -> Iterator[Path]:
-    seen: set[Path] = set()
+    paths: set[Path] = set()
     patterns = [f"{likely}/CMakeCache.txt"] if likely else []
     patterns += ["/".join(["*"] * depth + ["CMakeCache.txt"]) for depth in range(_DEPTH)]
     for pattern in patterns:
         for path in sorted(tree.glob(pattern)):
-            if path not in seen and path.is_file():
-                seen.add(path)
+            if path not in paths and path.is_file():
+                paths.add(path)
                 yield path
 
 

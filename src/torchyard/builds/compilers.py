@@ -91,18 +91,20 @@ def _with_inputs(plan: Plan, step: Step) -> Step:
     if part is None or not depends:
         return step
     variables = dict(step.variables)
-    found = []
+    versions = []
     for tool, names in chosen_tools(part.recipe, variables).items():
         version = _version(names, variables.get("PATH", ""))
         if version:
-            found.append((f"{COMPILER_INPUT}{tool}", version))
-    return replace(step, inputs=(*step.inputs, *found))
+            versions.append((f"{COMPILER_INPUT}{tool}", version))
+    return replace(step, inputs=(*step.inputs, *versions))
 
 
 @cache
 def _version(names: tuple[str, ...], search_path: str) -> str:
     """Return path and version of the first program that exists; empty if none does."""
-    path = next((found for name in names if (found := shutil.which(name, path=search_path))), "")
+    path = next(
+        (program for name in names if (program := shutil.which(name, path=search_path))), ""
+    )
     if not path:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):

@@ -49,13 +49,18 @@ def fetch_step(component: Component, home: BuildsDirectory, variables: Variables
     """Return the step that fetches the source of a component."""
     fetch = fetch_actions(component.recipe.source, fetch_place(component, home))
     # Fetching uses system programs only: the environment may not exist yet.
-    kept = tuple((name, value) for name, value in variables if name in ("HOME", "LANG", "LC_ALL"))
+    inherited = tuple(
+        (name, value) for name, value in variables if name in ("HOME", "LANG", "LC_ALL")
+    )
     return Step(
         name=f"{component.name}/fetch",
         component=component.name,
         title=f"fetch {fetch.summary}",
         actions=fetch.actions,
-        variables=(("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), *kept),
+        variables=(
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            *inherited,
+        ),
         network=True,
         creates=(component.source,),
         kept=False,

@@ -106,15 +106,15 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
 def _variant_chain(table: Mapping[str, Any], name: str, where: str) -> list[Mapping[str, Any]]:
     """Return the tables of a variant and of those it extends, base first."""
     chain: list[Mapping[str, Any]] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     while name:
-        if name in seen or name not in table.get("variants", {}):
+        if name in names or name not in table.get("variants", {}):
             raise UsageError(
                 f"{where}: variants: {name!r} cannot be extended",
                 why="there is no such variant, or `extends` forms a cycle",
                 hint="correct `extends`",
             )
-        seen.add(name)
+        names.add(name)
         overlay = dict(table["variants"][name])
         name = str(overlay.pop("extends", ""))
         chain.insert(0, overlay)

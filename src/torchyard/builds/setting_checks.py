@@ -127,14 +127,14 @@ def changed_list(values: object, key: str, change: Any) -> list[Any]:
             entries += [] if item in entries else [item]
         return entries
     for item in changes:
-        kept = [entry for entry in entries if item not in (entry, _name(entry))]
-        if kept == entries:
+        remaining = [entry for entry in entries if item not in (entry, _name(entry))]
+        if remaining == entries:
             names = [str(_name(entry)) for entry in entries]
             raise UsageError(
                 f"--set {key}={item}: the list has no {item!r}",
                 hint=nearest_hint(str(item), names, what="entry"),
             )
-        entries = kept
+        entries = remaining
     return entries
 
 

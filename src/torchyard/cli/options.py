@@ -64,9 +64,9 @@ def given_options(
 ) -> list[str]:
     """Return the options given on the command line (`--mode`, ...), except those in `but`."""
     options, _ = without_defaults(ctx, options)
-    given = [name for name, value in options.items() if value not in (None, (), False)]
+    names = [name for name, value in options.items() if value not in (None, (), False)]
     option_names = {one.name: max(one.opts, key=len) for one in ctx.command.params}
-    return [option_names[name] for name in given if name not in but]
+    return [option_names[name] for name in names if name not in but]
 
 
 def without_defaults(
@@ -83,11 +83,11 @@ def without_defaults(
         for name in empty
         if ctx.get_parameter_source(name) in (sources.ENVIRONMENT, sources.DEFAULT_MAP)
     }
-    given = {name: empty[name] if name in outside else value for name, value in options.items()}
+    explicit = {name: empty[name] if name in outside else value for name, value in options.items()}
     defaults = {
         name: options[name] if name in outside else empty[name] for name in empty if name in options
     }
-    return given, defaults
+    return explicit, defaults
 
 
 def note_options_behind(program: Sequence[str]) -> None:

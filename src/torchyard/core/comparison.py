@@ -241,9 +241,9 @@ class Comparison:
         """Convert comparisons of earlier releases, which carry the reason as a note."""
         moved = tuple(note for note in self.notes if note.startswith(BUSY_NOTE_PREFIX))
         if moved:
-            kept = tuple(note for note in self.notes if note not in moved)
+            remaining_notes = tuple(note for note in self.notes if note not in moved)
             reasons = tuple(dict.fromkeys((*self.untrusted, *moved)))
-            object.__setattr__(self, "notes", kept)
+            object.__setattr__(self, "notes", remaining_notes)
             object.__setattr__(self, "untrusted", reasons)
 
     @property

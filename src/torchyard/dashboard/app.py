@@ -73,8 +73,8 @@ class Access:
         """Return whether a request with this `Authorization` header and these cookies is allowed."""
         if self.token is None:
             return True
-        scheme, _, given = bearer.partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+        scheme, _, token = bearer.partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(token.strip()):
             return True
         return _same(cookies.get(self.cookie_name, ""), self.cookie_value)
 
@@ -197,14 +197,14 @@ class AccessMiddleware:
         if self._access.token is None:
             return None
         query = parse_qsl(request.url.query, keep_blank_values=True)
-        given = [value for name, value in query if name == "token"]
-        if given and self._access.is_token(given[-1]):
+        tokens = [value for name, value in query if name == "token"]
+        if tokens and self._access.is_token(tokens[-1]):
             return self._logged_in(request, [pair for pair in query if pair[0] != "token"])
         bearer = request.headers.get("authorization", "")
-        if not given and self._access.admits(bearer=bearer, cookies=request.cookies):
+        if not tokens and self._access.admits(bearer=bearer, cookies=request.cookies):
             return None
         denied = NotAllowed(
-            "the token is wrong" if given or bearer else "a token is required",
+            "the token is wrong" if tokens or bearer else "a token is required",
             why="other users of the machine or the network can connect to this address",
             hint="open the URL that `torchyard serve` printed, or add ?token=TOKEN to this one",
         )

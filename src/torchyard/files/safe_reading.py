@@ -130,18 +130,18 @@ def last_line(path: Path) -> bytes:
     """Return the last line with its newline, if any; raise OSError or LineTooLong."""
     pieces: list[bytes] = []
     with _Opened(path, LARGEST_RECORDS_BYTES) as file:
-        end, seen = file.size_bytes, 0
-        while end > 0 and seen <= LARGEST_LINE_BYTES + 1:
+        end, read_bytes = file.size_bytes, 0
+        while end > 0 and read_bytes <= LARGEST_LINE_BYTES + 1:
             start = max(0, end - (_CHUNK_BYTES >> 4))
             piece = file.read_at(start, end - start)
             # The newline at the end of the file belongs to the last line.
             cut = piece.rfind(b"\n", 0, len(piece) - (not pieces))
             pieces.append(piece[cut + 1 :])
-            seen += len(pieces[-1])
+            read_bytes += len(pieces[-1])
             if cut >= 0:
                 break
             end = start
-    if seen > LARGEST_LINE_BYTES + 1:
+    if read_bytes > LARGEST_LINE_BYTES + 1:
         raise LineTooLong(0)
     return b"".join(reversed(pieces))
 

@@ -117,8 +117,8 @@ def merged(existing: Iterable[str], requested: Iterable[str]) -> list[str]:
     existing, requested = list(existing), list(requested)
     end = existing.index("--") if "--" in existing else len(existing)
     names = {_name(word) for word in requested}
-    kept = [word for word in dict.fromkeys(existing[:end]) if _name(word) not in names]
-    return [*kept, *requested, *existing[end:]]
+    other_words = [word for word in dict.fromkeys(existing[:end]) if _name(word) not in names]
+    return [*other_words, *requested, *existing[end:]]
 
 
 def effects(files: FileTree, request: BootRequest) -> tuple[Effect, ...]:

@@ -101,5 +101,5 @@ def _gpus(info: Mapping[str, Any]) -> list[str]:
 
 
 def _slug(text: str) -> str:
-    kept = _NOISE.sub(" ", text.lower())
-    return re.sub(r"[^a-z0-9]+", "-", kept).strip("-")[:_SLUG_LETTERS].strip("-")
+    specific = _NOISE.sub(" ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", specific).strip("-")[:_SLUG_LETTERS].strip("-")

@@ -214,5 +214,5 @@ def _greeting(connection: socket.socket, secret: str) -> str:
     except OSError:
         return ""
     connection.settimeout(None)
-    given, _, name = line.rstrip("\n").partition(" ")
-    return name if hmac.compare_digest(given.encode(), secret.encode()) else ""
+    token, _, name = line.rstrip("\n").partition(" ")
+    return name if hmac.compare_digest(token.encode(), secret.encode()) else ""

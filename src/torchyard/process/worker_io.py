@@ -173,10 +173,10 @@ class OutputLog:
     def tail(self) -> str:
         """Return the last lines for an error message, without control characters."""
         with self._lock:
-            kept = b"".join(self._tail)[-_SHOWN_CHARACTERS * 4 :]
-            if len(kept) < _SHOWN_CHARACTERS * 4:
-                kept = self._shown + kept
-        text = _ESCAPES.sub("", kept.decode("utf-8", errors="replace"))
+            end = b"".join(self._tail)[-_SHOWN_CHARACTERS * 4 :]
+            if len(end) < _SHOWN_CHARACTERS * 4:
+                end = self._shown + end
+        text = _ESCAPES.sub("", end.decode("utf-8", errors="replace"))
         # A progress bar overwrites its line: keep only its last state.
         lines = [line.rstrip().rpartition("\r")[2] for line in text.split("\n")]
         while lines and not lines[-1].strip():

@@ -174,8 +174,8 @@ def settings_of(item: pytest.Item) -> Settings:
                 f"{item.nodeid}: the marker torchyard has no argument {what}",
                 hint="write @pytest.mark.torchyard(limit='5%', time='20s')",
             )
-        given = cast("Settings", marker.kwargs)
-        settings = {**given, **settings}
+        marker_settings = cast("Settings", marker.kwargs)
+        settings = {**marker_settings, **settings}
     return {**_project_settings(item.config), **settings}
 
 

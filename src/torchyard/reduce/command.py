@@ -37,8 +37,7 @@ Examples:
       the operators whose compiled code has wrong results
 
 Reduce a model that is slower, uses more memory or has wrong results when compiled to the smallest script
-that still shows it. Delta debugging leaves out operators, then shortens dimensions, while at least 40 %
-of the loss stays, or results are wrong. The script needs only torch, and is checked in new processes.
+that still shows it, and needs only torch. The script is checked in new processes.
 
 With --part, the search starts from one part of the stored result of `torchyard why`.
 

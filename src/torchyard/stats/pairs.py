@@ -102,27 +102,29 @@ def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> Paire
     disturbed = sum(1 for pair in pairs if pair.why)
     one_sided = _one_sided(pairs)
     keep_all = disturbed > DIRTY_SHARE_LIMIT * len(pairs) or bool(one_sided)
-    kept: dict[int, list[_Pair]] = {pair.launch: [] for pair in pairs}
+    pairs_by_launch: dict[int, list[_Pair]] = {pair.launch: [] for pair in pairs}
     for pair in pairs:
         if keep_all or not pair.why:
-            kept[pair.launch].append(pair)
-    for launch, launch_pairs in kept.items():
+            pairs_by_launch[pair.launch].append(pair)
+    for launch, launch_pairs in pairs_by_launch.items():
         whole = all(pair.base.whole_process for pair in launch_pairs)
         if 0 < len(launch_pairs) < MIN_CLEAN_PAIRS and not whole:
             reasons["too few clean pairs in the launch"] += len(launch_pairs)
-            kept[launch] = []
-    used = sum(len(launch_pairs) for launch_pairs in kept.values())
+            pairs_by_launch[launch] = []
+    used = sum(len(launch_pairs) for launch_pairs in pairs_by_launch.values())
     return PairedLaunches(
         medians=tuple(
-            tuple(pair.median for pair in launch_pairs) for launch_pairs in kept.values()
+            tuple(pair.median for pair in launch_pairs) for launch_pairs in pairs_by_launch.values()
         ),
-        means=tuple(tuple(pair.mean for pair in launch_pairs) for launch_pairs in kept.values()),
+        means=tuple(
+            tuple(pair.mean for pair in launch_pairs) for launch_pairs in pairs_by_launch.values()
+        ),
         times=tuple(
             tuple(
                 UsedPair(baseline_ns=pair.base.median_ns, candidate_ns=pair.other.median_ns)
                 for pair in launch_pairs
             )
-            for launch_pairs in kept.values()
+            for launch_pairs in pairs_by_launch.values()
         ),
         dropped=len(pairs) - used,
         disturbed=disturbed,

@@ -93,9 +93,9 @@ def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
     if above.largest_batches:
         sized = tuple(replace(choice, batch_size=None) for choice in study.workloads)
         study = replace(study, batch_size=None, workloads=sized)
-    given = {name: value for name, value in vars(above).items() if value not in (None, ())}
+    overrides = {name: value for name, value in vars(above).items() if value not in (None, ())}
     merged: dict[str, Any] = {
-        **given,
+        **overrides,
         "study": study,
         "patterns": Patterns(
             only=above.patterns.only or below.patterns.only,
@@ -157,9 +157,9 @@ def check_executor_options(whole: SweepRequest, options: SweepRequest) -> None:
     if cluster_options and (whole.executor or "local") == "local":
         option_names = {"time": "job-time", "memory": "job-memory"}
         names = [option_names.get(name, name) for name in cluster_options]
-        given = ["slurm" if name.startswith("slurm-") else name for name in names]
+        shown_names = ["slurm" if name.startswith("slurm-") else name for name in names]
         raise UsageError(
-            ", ".join(f"--{name}" for name in dict.fromkeys(given)) + ": no effect",
+            ", ".join(f"--{name}" for name in dict.fromkeys(shown_names)) + ": no effect",
             why="cells run on this machine",
             hint="add --executor slurm",
         )

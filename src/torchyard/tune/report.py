@@ -217,10 +217,12 @@ def _shares(race: Race) -> str:
         return ""
     lines = ["contribution of each setting, given the others of the winner:"]
     for share in race.shares:
-        kept = "" if share.kept else "  dropped: not significantly faster"
-        kept = f"  dropped: untrusted: {one_line(share.untrusted)}" if share.untrusted else kept
+        outcome = "" if share.kept else "  dropped: not significantly faster"
+        outcome = (
+            f"  dropped: untrusted: {one_line(share.untrusted)}" if share.untrusted else outcome
+        )
         number = _shown(f"{share.speedup:.3f}x {_interval(share.interval)}", share.untrusted)
-        lines.append(f"  {share.choice}: {number}{kept}")
+        lines.append(f"  {share.choice}: {number}{outcome}")
     return "\n".join(lines)
 
 
@@ -373,10 +375,10 @@ def standings_spec(race: Race) -> dict[str, Any]:
     rows.sort(key=lambda row: -float(str(row["speedup"])))
     # Intervals from few launches can be very wide: they are clipped to the range of the speedups. The
     # interval of the confirmation is shown in full.
-    seen = [1.0, *(float(str(row["speedup"])) for row in rows)]
+    speedups = [1.0, *(float(str(row["speedup"])) for row in rows)]
     if confirmed is not None and confirmed.interval is not None:
-        seen += [confirmed.interval.low, confirmed.interval.high]
-    low, high = min(seen) * 0.95, max(seen) * 1.05
+        speedups += [confirmed.interval.low, confirmed.interval.high]
+    low, high = min(speedups) * 0.95, max(speedups) * 1.05
     for row in rows:
         row["low"], row["high"] = (
             max(low, float(str(row["low"]))),

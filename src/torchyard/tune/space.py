@@ -189,9 +189,9 @@ def load_space(text: str) -> SpaceFile:
     except UsageError as error:
         what = error.what.removeprefix(f"{text}: ")
         raise UsageError(f"{text}: {what}", why=error.why, hint=error.hint) from error
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, table in enumerate(space.choices):
-        _check(table, f"{text}: choices[{index}]", seen)
+        _check(table, f"{text}: choices[{index}]", names)
     return space
 
 

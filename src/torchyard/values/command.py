@@ -47,8 +47,7 @@ Run a Python program and inspect the values that its operators write. The progra
 signals and exit code; if it fails, the findings so far are stored and reported. The exit code is 7
 if the program succeeded and a finding meets a --fail-on condition.
 
-A program that succeeds is then run again without the profiler, to confirm the findings and to
-measure their cost; --once skips these runs.
+A program that succeeds is then run again without the profiler, to confirm and time the findings.
 """
 
 

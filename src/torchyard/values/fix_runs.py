@@ -357,13 +357,13 @@ class _Runs:
             if self.over and launch >= _LEAST_LAUNCHES:
                 break
             take = self._turns if steps else self._pair
-            why, seen, log_ratios = take(number, launch, fix)
+            why, observed, log_ratios = take(number, launch, fix)
             if why:
                 return replace(base, why=why)
             effects.append(log_ratios)
-            if not steps and seen is not None:
-                differences = self._check(seen, fix)[1]
-                applied, by_cpu = seen.fix_applied, seen.by_cpu
+            if not steps and observed is not None:
+                differences = self._check(observed, fix)[1]
+                applied, by_cpu = observed.fix_applied, observed.by_cpu
         if not any(effects):
             return replace(base, why="the program has too few steps to compare")
         rounded = next((text for text in differences.values() if text), "")

@@ -85,7 +85,10 @@ def _joined_findings(members: Sequence[_Member]) -> tuple[ValueFinding, ...]:
             finding = replace(observed, proof=Proof(why=ENDED)) if killed else observed
             occurrences[_cause(finding)].append((member, finding))
     examined = [_examined(member.profile.flow) for member in members]
-    return tuple(_joined(found, _contradicting(found, examined)) for found in occurrences.values())
+    return tuple(
+        _joined(findings_of_place, _contradicting(findings_of_place, examined))
+        for findings_of_place in occurrences.values()
+    )
 
 
 def _cause(finding: ValueFinding) -> _Cause:

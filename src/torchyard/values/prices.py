@@ -346,8 +346,10 @@ class CallTimes:
                 continue
             calls = site.calls / self._timed_steps - removed.get(key, 0.0)
             total += max(0.0, calls) * least
-        kept = total / self.drift / self.step(clock)[2]
-        return 1 - _KEPT * kept if kept <= 1 else 1.0  # more than everything: times that cannot be
+        remaining_share = total / self.drift / self.step(clock)[2]
+        return (
+            1 - _KEPT * remaining_share if remaining_share <= 1 else 1.0
+        )  # more than everything: times that cannot be
 
     def pages(self, site: SiteTime) -> float:
         """Return how many pages the result of one call takes."""
@@ -468,10 +470,10 @@ def _summed(chains: Iterable[Chain], times: CallTimes, clock: str) -> _Sum:
     for key, ones in by_site.items():
         calls = sum(one.calls for one in ones)
         # Findings about the same calls overlap, those about different calls do not.
-        kept = min(1.0, times.calls_per_step(key) / calls) if len(ones) > 1 and calls else 1.0
+        scale = min(1.0, times.calls_per_step(key) / calls) if len(ones) > 1 and calls else 1.0
         total.low += max(one.low for one in ones)
         for name in ("high", "bound", "fastest", "slowest", "calls", "pages", "faults"):
-            summed = kept * sum(getattr(one, name) for one in ones)
+            summed = scale * sum(getattr(one, name) for one in ones)
             largest = max(getattr(one, name) for one in ones)
             setattr(total, name, getattr(total, name) + max(summed, largest))
     memory = times.memory(total.pages, total.faults)

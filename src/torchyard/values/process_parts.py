@@ -134,8 +134,8 @@ def _records(folder: Path) -> dict[str, dict[str, Any]]:
             except (OSError, ValueError):
                 data = {}
             record = records.setdefault(path.name.removesuffix(suffix), {})
-            known = {key: value for key, value in data.items() if value is not None}
-            record.update(known if isinstance(data, dict) else {})
+            present_values = {key: value for key, value in data.items() if value is not None}
+            record.update(present_values if isinstance(data, dict) else {})
     return records
 
 

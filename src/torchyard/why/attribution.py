@@ -79,17 +79,17 @@ def attribute(
     notes: Sequence[str] = (),
 ) -> Attribution:
     """Return the contributions over all launches; `work` is that of eager code, for both sides."""
-    kept = usable_rounds(rounds)
-    sides = ([one.baseline for one in kept], [one.candidate for one in kept])
+    usable = usable_rounds(rounds)
+    sides = ([one.baseline for one in usable], [one.candidate for one in usable])
     total_ns = fmean(side.plain_ns for side in sides[0])
     baseline_rows, candidate_rows = (
         [row for side in members for row in side.rows] for members in sides
     )
-    groups = align(baseline_rows, candidate_rows, total_ns * len(kept))
+    groups = align(baseline_rows, candidate_rows, total_ns * len(usable))
     launches: dict[int, _Launch] = defaultdict(_Launch)
     on_gpu = workload.device != "cpu"
-    event_costs = [None, None] if on_gpu else _biased_event_costs(kept)
-    for one in kept:
+    event_costs = [None, None] if on_gpu else _biased_event_costs(usable)
+    for one in usable:
         _add_round(launches[one.launch], one, groups, event_costs)
     measured = list(launches.values())
     keys = sorted({key for launch in measured for key in launch.parts})
@@ -113,8 +113,8 @@ def attribute(
         baseline=baseline,
         candidate=candidate,
         launches=len(measured),
-        rounds=len(kept),
-        rounds_dropped=len(rounds) - len(kept),
+        rounds=len(usable),
+        rounds_dropped=len(rounds) - len(usable),
         baseline_ns=whole.baseline_ns,
         candidate_ns=whole.candidate_ns,
         low_ns=whole.low_ns,
@@ -141,7 +141,7 @@ def usable_rounds(rounds: Sequence[MeasuredRound]) -> list[MeasuredRound]:
 
     A round is kept or dropped as a whole, so that its parts still sum to its difference.
     """
-    kept = []
+    usable = []
     for launch in sorted({one.launch for one in rounds}):
         own = [one for one in rounds if one.launch == launch]
         distances = [0.0] * len(own)
@@ -156,8 +156,8 @@ def usable_rounds(rounds: Sequence[MeasuredRound]) -> list[MeasuredRound]:
         ]
         if len(calm) < FEWEST_ROUNDS:
             calm = [index for _, index in ranked[:FEWEST_ROUNDS]]
-        kept += [own[index] for index in sorted(calm)]
-    return kept
+        usable += [own[index] for index in sorted(calm)]
+    return usable
 
 
 def _times(one: MeasuredRound) -> tuple[float, ...]:

@@ -109,8 +109,8 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     if search_batch:
         options = {**options, "batch_size": None}
     from_file = read_study_file(study) if study is not None else Request()
-    given, defaults = without_defaults(click.get_current_context(), options)
-    request = merge(merge(request_of_options(defaults), from_file), request_of_options(given))
+    explicit, defaults = without_defaults(click.get_current_context(), options)
+    request = merge(merge(request_of_options(defaults), from_file), request_of_options(explicit))
     assembled = assemble(request, here=sys.executable)
     return _run_study(assembled, options, as_json=as_json, search_batch=search_batch)
 

@@ -63,10 +63,10 @@ def study_of_commands(files: tuple[str, ...], options: dict[str, Any]) -> Study:
         raise UsageError(
             "one --command is given", hint="give at least two: the first is the baseline"
         )
-    given = _without_effect(options, _ABOUT_TORCH)
-    if files or given:
+    unsupported = _without_effect(options, _ABOUT_TORCH)
+    if files or unsupported:
         raise UsageError(
-            f"{files[0] if files else given[0]} cannot be combined with --command",
+            f"{files[0] if files else unsupported[0]} cannot be combined with --command",
             why="whole programs are run as they are",
             hint="remove it; a command sets variables as `env NAME=value python a.py`",
         )
@@ -81,10 +81,10 @@ def study_of_commands(files: tuple[str, ...], options: dict[str, Any]) -> Study:
 
 def study_of_script(files: tuple[str, ...], options: dict[str, Any]) -> Study:
     """Return the study that compares variants in the steps of a script."""
-    given = _without_effect(options, _ABOUT_WORKLOADS)
-    if files or given:
+    unsupported = _without_effect(options, _ABOUT_WORKLOADS)
+    if files or unsupported:
         raise UsageError(
-            f"{files[0] if files else given[0]} cannot be combined with --script",
+            f"{files[0] if files else unsupported[0]} cannot be combined with --script",
             why="the script creates its model and its data itself",
             hint="pass arguments to the script with --script-args",
         )
@@ -137,10 +137,10 @@ def _arguments(text: str) -> str:
 
 def study_of_row_option(files: tuple[str, ...], options: dict[str, Any]) -> Study:
     """Return the study of the row; options of the time budget override those of the run."""
-    given = given_options(click.get_current_context(), options, but=_ALLOWED_WITH_ROW)
-    if files or given:
+    unsupported = given_options(click.get_current_context(), options, but=_ALLOWED_WITH_ROW)
+    if files or unsupported:
         raise UsageError(
-            f"{files[0] if files else given[0]} cannot be combined with --row",
+            f"{files[0] if files else unsupported[0]} cannot be combined with --row",
             why="the row is repeated with the settings of its run",
             hint="remove it; --time, --launches, --margin and --precision-goal may be given",
         )

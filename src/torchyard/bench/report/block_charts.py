@@ -355,20 +355,20 @@ def disturbance_chart(blocks: Sequence[Block], baseline: str) -> ChartData:
     reasons = _Reasons()
     rows: list[list[object]] = []
     dirty = [place for place, block in enumerate(blocks) if block.dirty]
-    kept = set(_evenly_spaced(dirty, BLOCKS_DRAWN))
+    drawn = set(_evenly_spaced(dirty, BLOCKS_DRAWN))
     # The first and the last block of each launch set its width.
     ends: set[int] = set()
     for _, group in groupby(range(len(blocks)), key=lambda place: blocks[place].launch):
         places = list(group)
         ends |= {places[0], places[-1]}
-    for place in sorted(kept | ends):
+    for place in sorted(drawn | ends):
         block = blocks[place]
         side = "b" if block.variant == baseline else "c"
         why = [reasons.of((reason,)) for reason in block.dirty] or [0]
         rows.append([place + 1, block.launch + 1, side, why])
     title = "Disturbed blocks in chronological order"
-    if len(kept) < len(dirty):
-        title += f": {len(kept):,} of {len(dirty):,} drawn"
+    if len(drawn) < len(dirty):
+        title += f": {len(drawn):,} of {len(dirty):,} drawn"
     return ChartData(
         base="disturbances",
         own={

@@ -203,15 +203,15 @@ def _sides(
     comparisons: tuple[Comparison, ...],
 ) -> Iterator[tuple[Comparison, str, VariantMetrics]]:
     """Yield each variant of each workload once, without wrong and failed candidates."""
-    seen: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str]] = set()
     for comparison in comparisons:
         variants = [(comparison.baseline, comparison.baseline_metrics)]
         if comparison.verdict not in {Verdict.WRONG, Verdict.FAILED}:
             variants.append((comparison.candidate, comparison.candidate_metrics))
         for name, metrics in variants:
             key = (comparison.workload.label, name)
-            if key not in seen and _has_rates(comparison.workload, metrics):
-                seen.add(key)
+            if key not in keys and _has_rates(comparison.workload, metrics):
+                keys.add(key)
                 yield comparison, name, metrics
 
 

@@ -138,9 +138,8 @@ Examples:
   torchyard build test pytorch-2.6.0-trimmed test/test_nn.py
   torchyard build test pytorch-2.6.0-trimmed --json         the files listed in the recipe
 
-Run test files of the project in the finished target, outside its source tree. Known failures, which
-the recipe lists, are reported separately. After a crash the run continues with the next test. Exits
-with code 7 if there are new failures.
+Run test files of the project in the finished target. Known failures, which the recipe lists, are
+reported separately. Exits with code 7 if there are new failures.
 """
 
 

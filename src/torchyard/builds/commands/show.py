@@ -291,9 +291,9 @@ Examples:
   torchyard build wheels pytorch-2.6.0-trimmed
   torchyard build wheels stack --output dist --platform manylinux_2_36_x86_64
 
-Copy the wheels of a build, with the libraries that they need, for other machines. The platform tag
-names the oldest C library that they run with. Libraries of torch and of the GPU driver are not
-copied. Requires `pip install torchyard[wheels]`.
+Copy the wheels of a build for other machines, with the libraries that they need except those of torch
+and of the GPU driver. The platform tag names the oldest C library that they run with. Requires
+`pip install torchyard[wheels]`.
 """
 
 
@@ -344,9 +344,9 @@ Examples:
   pip install . 2>&1 | torchyard build explain -
   torchyard build explain build.log --json
 
-Print the cause of a failed build and a suggested fix, from its log, run by Torchyard or not; for an
-unknown failure, the first error and the command that failed. The exit code is 0 also for a log
-without a failure ("No failure found"); --json has the field `failed`.
+Print the cause of a failed build and a suggested fix, from any log; for an unknown failure, the first
+error and the command that failed. The exit code is 0 also for a log without a failure; --json has the
+field `failed`.
 """
 
 

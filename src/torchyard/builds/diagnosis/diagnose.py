@@ -92,10 +92,10 @@ def rank(
 
 def _losses_by_part(detections: list[Detection]) -> list[Detection]:
     """Reduce each loss that is reported only as a cause to the component that a failure lacks."""
-    kept = []
+    remaining = []
     for detection in detections:
         if not detection.signature.only_as_cause:
-            kept.append(detection)
+            remaining.append(detection)
             continue
         for other in detections:
             if other.signature.id not in detection.signature.explains:
@@ -110,9 +110,9 @@ def _losses_by_part(detections: list[Detection]) -> list[Detection]:
                 lines = {e.line for e in before}
                 values = {"part": name}
                 reduced = replace(detection, evidence=[first], lines=lines, values=values)
-                kept.append(replace(reduced, matches=len(lines)))
+                remaining.append(replace(reduced, matches=len(lines)))
                 break
-    return kept
+    return remaining
 
 
 def same_parts(name: str) -> tuple[str, ...]:

@@ -391,8 +391,8 @@ class FirstErrorFinder:
     def _decide_exception(self, *, replaced: bool) -> None:
         """Keep the exception that ended a traceback, unless handling it raised the next one."""
         if self._exception is not None and not replaced:
-            kept = self._exception
-            self._keep(kept.line, kept.text, "python", weak=is_wrapper(kept.text))
+            exception = self._exception
+            self._keep(exception.line, exception.text, "python", weak=is_wrapper(exception.text))
         self._exception = None
 
     def _is_check_output(self, text: str) -> bool:

@@ -160,19 +160,20 @@ class Matcher:
         """Record the pending matches whose patterns in `all` matched nearby."""
         signature = self.patterns.signatures[index]
         companions = [self._companions.get((index, at)) for at in range(len(signature.all))]
-        for seen in list(self._pending.get(index, ())):
-            values = dict(seen.values)
+        for earlier in list(self._pending.get(index, ())):
+            values = dict(earlier.values)
             for other in companions:
                 if other is None:
                     return
-                if signature.window and abs(other[0] - seen.line) > signature.window:
+                if signature.window and abs(other[0] - earlier.line) > signature.window:
                     break
                 values.update(other[1])
             else:
                 self._record(
-                    index, _PatternMatch(seen.line, seen.text, values, seen.in_failed_block)
+                    index,
+                    _PatternMatch(earlier.line, earlier.text, values, earlier.in_failed_block),
                 )
-                self._pending[index].remove(seen)
+                self._pending[index].remove(earlier)
 
     def _record(self, index: int, seen: _PatternMatch) -> None:
         detection = self.detections.setdefault(index, Detection(self.patterns.signatures[index]))

@@ -280,29 +280,33 @@ class LogScan:
         Marks by index: progress, or None where a command of Torchyard begins.
         """
         numbers: list[int] = []
-        kept: list[bytes] = []
+        selected: list[bytes] = []
         marks: dict[int, Progress | None] = {}
         for number, raw in block.lines():
             if self._echo.repeats(raw):
                 if self._echo.begins:
-                    marks[len(kept)] = None
+                    marks[len(selected)] = None
                     numbers.append(number)
-                    kept.append(b"")
+                    selected.append(b"")
                 continue
             skipped = _SKIPPED.match(raw.lstrip())
             if skipped is None:
                 numbers.append(number)
-                kept.append(raw)
+                selected.append(raw)
             elif skipped["done"] is not None:
                 done = (int(skipped["done"]), int(skipped["all"] or _PERCENT))
-                before = marks.get(len(kept) - 1) if kept and kept[-1] is _PROGRESS_MARK else None
+                before = (
+                    marks.get(len(selected) - 1)
+                    if selected and selected[-1] is _PROGRESS_MARK
+                    else None
+                )
                 if before is None:
                     numbers.append(number)
-                    kept.append(_PROGRESS_MARK)
+                    selected.append(_PROGRESS_MARK)
                 first = before.first if before is not None else done
                 text = raw[:_PROGRESS_BYTES].decode("utf-8", "replace")
-                marks[len(kept) - 1] = Progress(number, first, done, text)
-        return numbers, kept, marks
+                marks[len(selected) - 1] = Progress(number, first, done, text)
+        return numbers, selected, marks
 
     def _pass_mark(self, number: int, progress: Progress | None) -> None:
         if self._open or progress is None:

@@ -265,13 +265,13 @@ def _list_problems(cuda: str, listed: str, cards: tuple[str, ...]) -> Iterator[D
     requested = _capabilities(listed)
     unsupported = [name for name in requested if toolkit_supports(cuda, name) is False]
     unknown = [name for name in requested if toolkit_supports(cuda, name) is None]
-    kept = [name for name in requested if name not in unsupported]
+    supported = [name for name in requested if name not in unsupported]
     if unsupported:
         yield blocker(
             f"CUDA {cuda} does not support {', '.join(unsupported)}",
             why="nvcc would fail with `nvcc fatal : Unsupported gpu architecture`; it supports "
             + ", ".join(supported_capabilities(cuda)),
-            fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
+            fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(supported)}",
         )
     if unknown:
         yield warning(
@@ -284,7 +284,7 @@ def _list_problems(cuda: str, listed: str, cards: tuple[str, ...]) -> Iterator[D
             f"TORCH_CUDA_ARCH_LIST ({listed}) does not include the GPU in this machine"
             f" ({', '.join(uncovered)})",
             why="programs would fail with `no kernel image is available for execution`",
-            fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted((*kept, *uncovered))}",
+            fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted((*supported, *uncovered))}",
         )
 
 

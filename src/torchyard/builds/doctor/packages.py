@@ -104,8 +104,8 @@ def _family(context: DoctorContext) -> str:
         return "debian"
     values = dict(line.split("=", 1) for line in lines if "=" in line)
     words = f"{values.get('ID', '')} {values.get('ID_LIKE', '')}".replace('"', " ").split()
-    known = (_FAMILIES.get(word.partition("-")[0], word.partition("-")[0]) for word in words)
-    return next((name for name in known if name in _COMMANDS), words[0] if words else "debian")
+    families = (_FAMILIES.get(word.partition("-")[0], word.partition("-")[0]) for word in words)
+    return next((name for name in families if name in _COMMANDS), words[0] if words else "debian")
 
 
 def _is_missing(context: DoctorContext, package: str) -> bool:

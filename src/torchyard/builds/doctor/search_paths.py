@@ -307,16 +307,16 @@ def requested_folders(context: DoctorContext, flags: Sequence[str]) -> tuple[str
 
 
 def _kept(words: Sequence[str]) -> list[str]:
-    kept: list[str] = []
+    search_options: list[str] = []
     rest = iter(words)
     for word in rest:
         if word in _TAKES_FOLDER:
             # `-I folder` and `-Ifolder` mean the same; use one spelling below.
             folder = next(rest, "")
-            kept += [f"-I{folder}"] if word == "-I" else [word, folder]
+            search_options += [f"-I{folder}"] if word == "-I" else [word, folder]
         elif word.startswith(("-I", *_KEEPS)):
-            kept.append(word)
-    return kept
+            search_options.append(word)
+    return search_options
 
 
 def read_search_list(

@@ -519,15 +519,15 @@ def examine_python_headers(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check headers of the interpreter."""
     if context.tools_come_later:
         return
-    seen: set[str] = set()
+    examined: set[str] = set()
     for recipe in context.recipes:
         if recipe.builder != "python":
             continue
         python = interpreter(context, recipe)
         if not python:
             yield from _no_interpreter(context, recipe)
-        elif python not in seen:
-            seen.add(python)
+        elif python not in examined:
+            examined.add(python)
             yield from _headers(context, python)
 
 

@@ -226,16 +226,16 @@ def _without_conda_packages(
     Each tool has one owner: pip would install another version over that of conda.
     """
     names = {canonicalize_name(package.name) for package in packages}
-    kept, owned = [], []
+    pip_packages, owned = [], []
     for text in required_packages(request):
         match = _REQUIREMENT_NAME.match(text)
         name = canonicalize_name(match[0]) if match else ""
         if name in names:
             owned.append(name)
         else:
-            kept.append(text)
+            pip_packages.append(text)
     table = replace(request.table, venv=replace(request.table.venv, packages=()))
-    return replace(request, table=table, packages=tuple(kept)), tuple(dict.fromkeys(owned))
+    return replace(request, table=table, packages=tuple(pip_packages)), tuple(dict.fromkeys(owned))
 
 
 def _packages(request: EnvironmentRequest) -> tuple[CondaPackage, ...]:

@@ -276,17 +276,17 @@ def _run_time_variables(plan: Plan) -> Variables:
 
 
 def _kept(plan: Plan) -> tuple[str, ...]:
-    kept = [part.tree for part in plan.components if _stays_in_tree(part)]
+    folders = [part.tree for part in plan.components if _stays_in_tree(part)]
     if any(_installs(part) for part in plan.components):
-        kept.append(plan.components[0].prefix)
+        folders.append(plan.components[0].prefix)
     if any(part.python for part in plan.components):
         layout = BuildFolder(folder=Path(plan.folder))
-        kept += [f"{plan.folder}/env", str(layout.freeze_file)]
+        folders += [f"{plan.folder}/env", str(layout.freeze_file)]
     if any(
         part.recipe.builder == "python" and not _stays_in_tree(part) for part in plan.components
     ):
-        kept.append(plan.components[0].wheels)
-    return tuple(kept)
+        folders.append(plan.components[0].wheels)
+    return tuple(folders)
 
 
 def _installs(component: Component) -> bool:

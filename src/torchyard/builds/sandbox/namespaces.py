@@ -346,8 +346,8 @@ def _nsswitch_with_dns(path: str) -> bytes:
             lines = file.read().splitlines()
     except OSError:
         return b""
-    kept = [line for line in lines if line.split(b":")[0].strip() != b"hosts"]
-    return b"\n".join([*kept, b"hosts: files dns", b""])
+    other_lines = [line for line in lines if line.split(b":")[0].strip() != b"hosts"]
+    return b"\n".join([*other_lines, b"hosts: files dns", b""])
 
 
 class DnsStub:

@@ -65,21 +65,21 @@ def source_identity(source: SourceTable, destination: Path) -> SourceIdentity:
 
 def used_source_kind(source: SourceTable, where: str) -> SourceKind:
     """Return the kind of source given by `use`, or the only one that has a table."""
-    given = [kind for kind in SOURCES if getattr(source, kind) is not None]
-    if source.use is None and len(given) == 1:
-        return given[0]
-    if source.use in given:
+    kinds = [kind for kind in SOURCES if getattr(source, kind) is not None]
+    if source.use is None and len(kinds) == 1:
+        return kinds[0]
+    if source.use in kinds:
         return source.use
-    tables = ", ".join(f"[{where}.{kind}]" for kind in given) or "none"
+    tables = ", ".join(f"[{where}.{kind}]" for kind in kinds) or "none"
     if source.use is not None and source.use not in SOURCES:
         what = f"{where}.use is {source.use!r}, which is not a kind of source"
         hint = f"one of: {', '.join(SOURCES)}"
     elif source.use is not None:
         what = f"{where}.use is {source.use!r}, but there is no table [{where}.{source.use}]"
-        hint = f"add that table, or use one of: {', '.join(given) or 'none is given'}"
-    elif given:
+        hint = f"add that table, or use one of: {', '.join(kinds) or 'none is given'}"
+    elif kinds:
         what = f"{where}.use is missing, but there is more than one source"
-        hint = f'add `use = "{given[0]}"` to [{where}], or use `--set source.use={given[0]}`'
+        hint = f'add `use = "{kinds[0]}"` to [{where}], or use `--set source.use={kinds[0]}`'
     else:
         what = f"{where} has no source"
         hint = f"add one of: {', '.join(f'[{where}.{kind}]' for kind in SOURCES)}"

@@ -314,15 +314,15 @@ def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterat
         own.append(environment.prefix)
     places = (*own, *(str(subject.outside(place).resolve()) for place in own))
     built = _libraries_in(subject, own)
-    seen: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for library in checked:
         for link in library.links:
             expected = built.get(link.name)
-            if expected is None or not link.path or (link.name, link.path) in seen:
+            if expected is None or not link.path or (link.name, link.path) in reported:
                 continue
             if _below(link.path, places):
                 continue
-            seen.add((link.name, link.path))
+            reported.add((link.name, link.path))
             yield _finding(
                 "failure",
                 f"{link.name} is loaded from {link.path}, not from the build",

@@ -165,10 +165,10 @@ def find_libraries(files: FileTree, names: tuple[str, ...]) -> tuple[str, ...]:
             for path in files.paths(f"{folder}/{name}*"):
                 if _is_one(path.rsplit("/", 1)[1], names):
                     paths[f"/{path}"] = None
-    kept: dict[str, str] = {}
+    path_by_target: dict[str, str] = {}
     for path in paths:  # keep one name of each file
-        kept.setdefault(os.path.realpath(files.path(path.lstrip("/"))), path)
-    return tuple(sorted(kept.values()))
+        path_by_target.setdefault(os.path.realpath(files.path(path.lstrip("/"))), path)
+    return tuple(sorted(path_by_target.values()))
 
 
 def program_version(files: FileTree, name: str) -> Reading:

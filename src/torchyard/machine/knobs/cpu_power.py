@@ -442,9 +442,9 @@ class IdleLatencyKnob(Knob):
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Release the limit. One that a holder process keeps ends with that process."""
-        held = self.held.pop(str(machine.files.path(setting.place)), None)
-        if held is not None:
-            held.release(_latency_bytes(_NO_LIMIT_US))
+        device = self.held.pop(str(machine.files.path(setting.place)), None)
+        if device is not None:
+            device.release(_latency_bytes(_NO_LIMIT_US))
         if not machine.files.live and machine.files.exists(setting.place):
             empty_copy(machine.files, setting.place)
 

@@ -295,8 +295,8 @@ class _ProcessAslr(ProcessKnob):
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         now = self.read(machine, PROCESS_ASLR_PLACE)
         if request.randomize == "keep":
-            kept = self.setting(PROCESS_ASLR_PLACE, now, now)
-            return self.state(kept, notes=("kept: set it with --aslr on or --aslr off",))
+            setting = self.setting(PROCESS_ASLR_PLACE, now, now)
+            return self.state(setting, notes=("kept: set it with --aslr on or --aslr off",))
         return self.state(self.setting(PROCESS_ASLR_PLACE, now, request.randomize))
 
     def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:

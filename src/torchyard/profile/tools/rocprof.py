@@ -51,14 +51,14 @@ def collect(_installed: InstalledTool, job: Job) -> Collected:
         notes = ("rocprofv3 recorded no kernels",)
     elif len(tables) > 1:
         notes = (f"{len(tables)} processes ran kernels; the table shows the first",)
-    kept = [(path, "trace; open it at ui.perfetto.dev") for path in traces]
-    kept += [(path, "kernel statistics") for path in tables]
+    files = [(path, "trace; open it at ui.perfetto.dev") for path in traces]
+    files += [(path, "kernel statistics") for path in tables]
     return Collected(
         rows=rows,
         row_kind="kernel",
         files=tuple(
             KeptFile(name=str(path.relative_to(job.folder)), about=about)
-            for path, about in kept[:_MOST_FILES]
+            for path, about in files[:_MOST_FILES]
         ),
         notes=notes,
     )

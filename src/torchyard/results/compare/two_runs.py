@@ -300,15 +300,15 @@ def _row(
     if baselines:
         reasons = [f"not interleaved: {baselines[0]} is the baseline of its run"]
         return _unsupported(label, numbers, reasons, untrusted=_untrusted(sessions))
-    kept, reasons, untrusted, alike = _comparable(sessions)
+    compared, reasons, untrusted, alike = _comparable(sessions)
     effects = tuple(
         [effect for _, row in side if row.estimate and (effect := effect_of(row.estimate))]
-        for side in kept
+        for side in compared
     )
     if not all(effects):
         return _unsupported(label, numbers, reasons, alike=alike, untrusted=untrusted)
     effect = difference(effects[0], effects[1], session_sd=rules.session_sd)
-    numbers = (numbers_of(kept[0], pair[0]), numbers_of(kept[1], pair[1]))
+    numbers = (numbers_of(compared[0], pair[0]), numbers_of(compared[1], pair[1]))
     row = supported_row(label, numbers, effect, rules, support="common baseline", basis="speedups")
     return replace(row, reasons=tuple(reasons))
 
@@ -359,7 +359,7 @@ def _comparable(
     whether each side has a session that differs in the candidate only.
     """
     reasons: dict[str, list[str]] = {}
-    kept: tuple[Measured, Measured] = ([], [])
+    compared: tuple[Measured, Measured] = ([], [])
     alike = [False, False]
     reference = sessions[1][-1]
     for index, (letter, side) in enumerate(zip("AB", sessions, strict=True)):
@@ -372,7 +372,7 @@ def _comparable(
             for text in obstacles:
                 reasons.setdefault(text, []).append(letter)
             if not blocking and not obstacles and row.trusted:
-                kept[index].append((run, row))
+                compared[index].append((run, row))
                 if run.state == "interrupted":
                     reasons.setdefault(_INTERRUPTED, []).append(letter)
     texts = [
@@ -381,8 +381,8 @@ def _comparable(
     ]
     untrusted = _untrusted(sessions)
     if any(not any(row.trusted for _, row in side) for side in sessions):
-        return kept, texts, untrusted, all(alike)
-    return kept, texts + [f"excluded as untrusted: {why}" for why in untrusted], [], all(alike)
+        return compared, texts, untrusted, all(alike)
+    return compared, texts + [f"excluded as untrusted: {why}" for why in untrusted], [], all(alike)
 
 
 def _blocking(one: tuple[Run, Comparison], other: tuple[Run, Comparison]) -> list[FactDifference]:

@@ -188,8 +188,8 @@ def _gate(options: dict[str, Any]) -> Gate:
         raise UsageError(
             "no limit given", hint="use --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE"
         )
-    given = {**options, "on_missing": "fail" if options["require_all"] else None}
-    actions = {item.name: given[item.name] or getattr(table, item.name) for item in fields(Policy)}
+    values = {**options, "on_missing": "fail" if options["require_all"] else None}
+    actions = {item.name: values[item.name] or getattr(table, item.name) for item in fields(Policy)}
     return Gate(
         max_slowdown=None if common is None else read_limit(common, where="--max-slowdown"),
         limits=tuple(limits),

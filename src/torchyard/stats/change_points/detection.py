@@ -49,8 +49,8 @@ def noise_sd(values: Values) -> float:
     if values.size <= 1:
         return 0.0
     differences = np.abs(np.diff(values))
-    kept = differences[differences <= _MAX_DIFFERENCE_RATIO * np.median(differences)]
-    return float(np.mean(kept)) * _MEAN_TO_SD
+    usual_differences = differences[differences <= _MAX_DIFFERENCE_RATIO * np.median(differences)]
+    return float(np.mean(usual_differences)) * _MEAN_TO_SD
 
 
 def independent_share(values: Values, places: Sequence[int]) -> float:

@@ -311,10 +311,10 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         folder = _open_for_resume(study, options)
         plan, notes = _remaining_plan(folder, options)
     else:
-        given, defaults = without_defaults(click.get_current_context(), options)
+        explicit, defaults = without_defaults(click.get_current_context(), options)
         plan, notes = plan_of_options(
             study,
-            given,
+            explicit,
             defaults,
             command=sys.argv,
             revision=options["revision"],
@@ -394,11 +394,11 @@ def _open_for_resume(study: Path | None, options: dict[str, Any]) -> SweepFolder
     from torchyard.sweep.commands.manage import find_sweep
     from torchyard.sweep.folder import SweepFolder
 
-    given = [str(study)] if study is not None else []
-    given += given_options(click.get_current_context(), options, but=ALLOWED_WITH_RESUME)
-    if given:
+    conflicting = [str(study)] if study is not None else []
+    conflicting += given_options(click.get_current_context(), options, but=ALLOWED_WITH_RESUME)
+    if conflicting:
         raise UsageError(
-            f"--resume cannot be combined with {', '.join(given)}",
+            f"--resume cannot be combined with {', '.join(conflicting)}",
             why="a sweep is resumed with its own plan",
             hint="remove these, or start a new sweep",
         )

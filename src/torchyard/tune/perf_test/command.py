@@ -29,9 +29,9 @@ Examples:
       with the winner of `torchyard tune`
   torchyard perf-test --device cuda --precision bfloat16 --size 8192 --json
 
-Measure a square matrix product (FLOP/s and share of the machine's measured peak) and the inference of
-a 4096-4096-11008-10 perceptron (with the table of torch.profiler) under the current and other settings
-in turn. Without other settings, eager is compared with inductor.
+Measure a square matrix product and the inference of a 4096-4096-11008-10 perceptron (with the table of
+torch.profiler) under the current and other settings. Without other settings, eager is compared with
+inductor.
 """
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
@@ -137,8 +137,8 @@ def _study(options: dict[str, Any]) -> Study:
 
     size = CHECKS["batch_size"].read(options["size"], where="--size")
     batch = CHECKS["batch_size"].read(options["batch_size"], where="--batch-size")
-    given = bool(options["environments"] or options["preloads"])
-    if given and options["tuned"] is not None:
+    has_environments = bool(options["environments"] or options["preloads"])
+    if has_environments and options["tuned"] is not None:
         raise UsageError("both --tuned and an environment are given", hint="use only one of them")
     request = replace(
         request_of_study_options({**options, "batch_size": None}),  # the product has no batch
@@ -152,7 +152,7 @@ def _study(options: dict[str, Any]) -> Study:
         ),
     )
     study = assemble(request, here=sys.executable)
-    if not given and options["tuned"] is None:
+    if not has_environments and options["tuned"] is None:
         return study
     current = replace(study.baseline, name="current")
     return replace(study, baseline=current, candidates=_others(study, current, options))

@@ -71,11 +71,13 @@ def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: 
         check_writable(markdown, option="--markdown")
     say = (lambda _: None) if options["quiet"] else print_message
     if resume is not None:
-        given = [name for name in ("target", "device", "only", "cases", "run_dir") if options[name]]
-        if given:
+        changed_options = [
+            name for name in ("target", "device", "only", "cases", "run_dir") if options[name]
+        ]
+        if changed_options:
             raise UsageError(
                 f"--resume uses the settings of {resume}",
-                why="--" + ", --".join(given).replace("_", "-") + " would change them",
+                why="--" + ", --".join(changed_options).replace("_", "-") + " would change them",
                 hint="start a new sweep to change settings",
             )
         result, folder = resume_sweep(resume, say=say)

@@ -51,14 +51,14 @@ def program_sources(main: Path, root: Path, *, known_only: bool = True) -> list[
             raise NotProposed("the program has too many files to check")
         source = sources[path] = SourceFile.read(path)
         for name in _imported(source, path, root):
-            found = _files_of(name, root)
+            files = _files_of(name, root)
             package = name.split(".")[0]
-            known = bool(found) or package in _TRUSTED or package in sys.stdlib_module_names
-            if known_only and not known:
+            is_known = bool(files) or package in _TRUSTED or package in sys.stdlib_module_names
+            if known_only and not is_known:
                 raise NotProposed(
                     f"the program imports {package}, whose use of gradients is not known"
                 )
-            waiting += found
+            waiting += files
     return list(sources.values())
 
 

@@ -237,7 +237,7 @@ class _Session:
         self, report: FixReport, accepted: list[_Candidate]
     ) -> tuple[dict[Path, list[Edit]], list[_Candidate], FixReport]:
         edits: dict[Path, list[Edit]] = {}
-        kept = []
+        combined = []
         for one in accepted:
             together = [*edits.get(one.source.path, ()), *one.patch.edits]
             try:
@@ -246,8 +246,8 @@ class _Session:
                 report = self._none(report, [one], "it overlaps with the patch of another finding")
                 continue
             edits[one.source.path] = together
-            kept.append(one)
-        return edits, kept, report
+            combined.append(one)
+        return edits, combined, report
 
     def _none(self, report: FixReport, candidates: Sequence[_Candidate], why: str) -> FixReport:
         for one in candidates:
@@ -265,16 +265,16 @@ class _Session:
             raise NotProposed("the code is not in a Python file")
         if not self._copy.contains(path):
             raise NotProposed("the file is not in the folder of the program")
-        known = self._stored.sources.get(file)
-        if known is None:
+        stored = self._stored.sources.get(file)
+        if stored is None:
             raise NotProposed("the file was not there when the program was profiled")
-        if known.written:
+        if stored.written:
             raise NotProposed("the program writes this file itself")
         if path.is_symlink() or not path.resolve().is_relative_to(self._copy.root.resolve()):
             raise NotProposed("the file is a link, or in a folder that is one")
         source = self._sources.get(file) or SourceFile.read(path)
         self._sources[file] = source
-        if digest(source.data) != known.sha256:
+        if digest(source.data) != stored.sha256:
             raise NotProposed("the file has changed since the program was profiled")
         return source
 

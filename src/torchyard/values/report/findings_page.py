@@ -328,9 +328,12 @@ def _card(
 
 def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]]:
     worth, steps = finding.worth, len(finding.steps)
-    seen = f"{finding.count:,} times in {steps:,} step{'s' if steps != 1 else ''}"
+    count_text = f"{finding.count:,} times in {steps:,} step{'s' if steps != 1 else ''}"
     rows = [
-        ("observed", f"{seen} ({descriptions.steps_text(finding.steps)})" if steps else seen),
+        (
+            "observed",
+            f"{count_text} ({descriptions.steps_text(finding.steps)})" if steps else count_text,
+        ),
         ("wasted", f"{descriptions.bytes_text(finding, profile)} per step, {_of_all(finding)}"),
         (
             "time",

@@ -270,12 +270,12 @@ def _view(kind: str, members: Sequence[int], incoming: _Incoming, share: float) 
         for reader in members
         for writer, (size, passed) in _writers(reader, positions, incoming).items()
     ]
-    kept = sorted(edges, key=lambda edge: -edge.bytes)[:_MOST_EDGES]
+    largest_edges = sorted(edges, key=lambda edge: -edge.bytes)[:_MOST_EDGES]
     return FlowView(
         kind=kind,
         members=tuple(members),
-        edges=tuple(kept),
-        edges_left_out=len(edges) - len(kept),
+        edges=tuple(largest_edges),
+        edges_left_out=len(edges) - len(largest_edges),
         share=share,
     )
 

@@ -117,9 +117,9 @@ def patches_of(cases: Iterable[OperatorCase], tree: SourceTree) -> list[TorchPat
     for case, finding in findings:
         patch = _patch(case, finding, tree, resolved)
         key = (patch.file, patch.edits) if patch.edits else (patch.operator, patch.why_not)
-        known = patches.get(key)
-        if known is not None:
-            patch = replace(known, found_in=(*known.found_in, *patch.found_in))
+        earlier = patches.get(key)
+        if earlier is not None:
+            patch = replace(earlier, found_in=(*earlier.found_in, *patch.found_in))
         patches[key] = patch
     return list(patches.values())
 
@@ -127,10 +127,10 @@ def patches_of(cases: Iterable[OperatorCase], tree: SourceTree) -> list[TorchPat
 def _patch(
     case: OperatorCase, finding: OperatorFinding, tree: SourceTree, resolved: dict[str, str]
 ) -> TorchPatch:
-    found = FoundIn(case=case.case, direction=finding.direction, bytes_wasted=finding.bytes_wasted)
+    origin = FoundIn(case=case.case, direction=finding.direction, bytes_wasted=finding.bytes_wasted)
     operator = finding.path[0].rpartition("::")[2]
     patch = TorchPatch(
-        found_in=(found,), operator=operator, call=finding.operator.rpartition("::")[2]
+        found_in=(origin,), operator=operator, call=finding.operator.rpartition("::")[2]
     )
     try:
         call = _call_to_change(finding)
@@ -190,8 +190,8 @@ def _site(call: NativeCall, tree: SourceTree, resolved: dict[str, str]) -> _Site
             raise NotProposed(f"{len(sites)} calls of {call.called} in {name} are possible")
         if sites:
             return sites[0]
-    known = ", ".join(dict.fromkeys(filter(None, names))) or "no function with a symbol"
-    raise NotProposed(f"no call of {call.called} was found in the source ({known})")
+    called_names = ", ".join(dict.fromkeys(filter(None, names))) or "no function with a symbol"
+    raise NotProposed(f"no call of {call.called} was found in the source ({called_names})")
 
 
 def _sites_in_order(
@@ -199,7 +199,7 @@ def _sites_in_order(
 ) -> list[_Site]:
     """Return the calls of an operator in a function, and in functions of its file that it calls."""
     clean = tree.clean(path)
-    found = [
+    ranked_sites = [
         (call.start, [_Site(path=path, clean=clean, function=function, call=call)])
         for name in (called, called + _SYMBOLIC)
         for call in calls_in(clean, function, name)
@@ -207,11 +207,11 @@ def _sites_in_order(
     if len(around) <= _MOST_CALLS:
         for offset, name in called_names(clean, function):
             if name not in around:
-                found += [
+                ranked_sites += [
                     (offset, _sites_in_order(tree, path, one, called, {*around, name}))
                     for one in functions_named(clean, name)
                 ]
-    return [site for _, sites in sorted(found, key=itemgetter(0)) for site in sites]
+    return [site for _, sites in sorted(ranked_sites, key=itemgetter(0)) for site in sites]
 
 
 def _edits(site: _Site, called: str, text: str) -> tuple[tuple[SourceEdit, ...], str]:

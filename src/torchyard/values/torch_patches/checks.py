@@ -71,7 +71,7 @@ def compare_samples(
     patches: Sequence[TorchPatch], before: Target, after: Target, folder: Path, packages: Path
 ) -> list[SampleCheck]:
     """Return, for each patch, whether results of sample inputs are equal bit for bit."""
-    names = list(dict.fromkeys(found.case for patch in patches for found in patch.found_in))
+    names = list(dict.fromkeys(origin.case for patch in patches for origin in patch.found_in))
     unchanged = _samples(before, names, folder / "samples-before.jsonl", packages)
     patched = _samples(after, names, folder / "samples-after.jsonl", packages)
     return [sample_check(patch, unchanged, patched) for patch in patches]
@@ -125,7 +125,7 @@ class Samples:
 def sample_check(patch: TorchPatch, before: Samples, after: Samples) -> SampleCheck:
     """Return which samples of a patch's operators have the same digest with both libraries."""
     compared, different, operators, reasons = 0, [], [], []
-    cases = {found.case for found in patch.found_in}
+    cases = {origin.case for origin in patch.found_in}
     for row in before.operators:
         operator = row["operator"]
         if cases.isdisjoint(row["cases"]):
@@ -240,7 +240,7 @@ def sweep_again(
 ) -> list[TorchPatch]:
     """Sweep the patched library; add to each patch the cases that still have the finding."""
     cases: dict[str, Sweep] = {}
-    for case in dict.fromkeys(found.case for patch in patches for found in patch.found_in):
+    for case in dict.fromkeys(origin.case for patch in patches for origin in patch.found_in):
         stored = SweepFolder(folder / f"sweep-{case}")
         stored.folder.mkdir(parents=True, exist_ok=True)
         settings = SweepSettings(
@@ -256,7 +256,9 @@ def sweep_again(
             patch,
             swept=True,
             remaining=tuple(
-                found.case for found in patch.found_in if _remains(patch, found, cases[found.case])
+                origin.case
+                for origin in patch.found_in
+                if _remains(patch, origin, cases[origin.case])
             ),
         )
         for patch in patches
@@ -282,22 +284,22 @@ def compare_speed(
     patches: Sequence[TorchPatch], before: Target, after: Target, *, time_s: float, say: Say
 ) -> tuple[list[TorchPatch], Path]:
     """Compare all cases of the patches by `bench`; return the patches, and the folder of the run."""
-    found = list(dict.fromkeys(one for patch in patches for one in patch.found_in))
+    origins = list(dict.fromkeys(one for patch in patches for one in patch.found_in))
     variants = [Variant(name=target.name, target=target) for target in (before, after)]
     study = Study(
         name="torch patches",
         baseline=variants[0],
         candidates=(variants[1],),
-        workloads=tuple(_workload(one) for one in found),
+        workloads=tuple(_workload(one) for one in origins),
         budget=Budget(time_s=time_s),
         settings=MeasureSettings(),
     )
     folder = new_run_folder(runs_home())
-    say(f"comparing the speed of {len(found)} cases: {folder}")
+    say(f"comparing the speed of {len(origins)} cases: {folder}")
     results = run_bench(
         study, folder=folder, command=["torchyard", "values", "fix"], listener=ignore_events
     )
-    by_case = {one: _comparison(one, result) for one, result in zip(found, results, strict=True)}
+    by_case = {one: _comparison(one, result) for one, result in zip(origins, results, strict=True)}
     return [
         replace(patch, comparisons=tuple(by_case[one] for one in patch.found_in))
         for patch in patches

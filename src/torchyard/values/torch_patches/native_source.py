@@ -73,15 +73,15 @@ def source_name(symbol: str) -> str:
 
 def _without_brackets(symbol: str) -> str:
     """Remove template arguments, parameters and clone suffixes such as `[clone .isra.0]`."""
-    kept, depth = [], 0
+    characters, depth = [], 0
     for character in symbol:
         if character in "<([":
             depth += 1
         elif character in ">)]":
             depth -= 1
         elif depth == 0:
-            kept.append(character)
-    return "".join(kept).removesuffix(" const").strip()
+            characters.append(character)
+    return "".join(characters).removesuffix(" const").strip()
 
 
 def functions_named(clean: str, name: str) -> list[Function]:

@@ -141,16 +141,16 @@ def series_text(report: TorchFixReport) -> str:
         speeds = {one.case: one for one in patch.comparisons}
         tests = patch.tests
         account = f"{tests.passed} pass, {tests.failed_before} failed before"
-        for found in patch.found_in:
+        for origin in patch.found_in:
             cells = (
                 f"{number:02}",
                 f"`{patch.function}`",
                 patch.text,
-                f"{found.case} {found.direction}",
-                format_bytes(found.bytes_wasted),
+                f"{origin.case} {origin.direction}",
+                format_bytes(origin.bytes_wasted),
                 str(patch.samples.compared or ""),
                 account if tests.passed or tests.failed_before else "none",
-                speed_text(speeds[found.case]) if found.case in speeds else "",
+                speed_text(speeds[origin.case]) if origin.case in speeds else "",
             )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

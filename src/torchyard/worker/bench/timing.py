@@ -321,12 +321,12 @@ def _checked_sample(
     state before the last of several calls cannot be copied without interrupting the timed part.
     """
     one_more = check.stateful and inner > 1
-    kept: List[Any] = []
+    outputs: List[Any] = []
     if not one_more:
         check.before()
     if training:
         start = clock()
-        call(kept)
+        call(outputs)
         duration = float(clock() - start)
     else:
         rest = range(inner - 1)
@@ -338,8 +338,8 @@ def _checked_sample(
         if one_more:
             check.before()
             output = call()
-        kept.append(output)
-    check.after(index, kept)
+        outputs.append(output)
+    check.after(index, outputs)
     return duration
 
 
@@ -357,7 +357,7 @@ def _event_samples(
     for index, (start, end) in enumerate(zip(starts, ends)):
         checking = check if check is not None and index in check.chosen else None
         one_more = checking is not None and checking.stateful and inner > 1
-        kept: List[Any] = []
+        outputs: List[Any] = []
         if checking is not None and not one_more:
             checking.before()
         if flush is not None:
@@ -367,18 +367,18 @@ def _event_samples(
             for _ in range(inner):
                 call()
         elif reset is not None:
-            call(kept)
+            call(outputs)
         else:
             for _ in range(inner - 1):
                 call()
-            kept.append(call())
+            outputs.append(call())
         end.record(stream)
         if checking is not None:
             if one_more:
                 checking.before()
-                kept = [call()]
-            checking.after(index, kept)
-            del kept
+                outputs = [call()]
+            checking.after(index, outputs)
+            del outputs
         if reset is not None:
             reset()
     last = device.events(1)[0]

@@ -22,8 +22,14 @@ from torchyard.worker.catalog.huggingface_models import HUGGINGFACE
 
 def _entries(table: str, modes: Tuple[str, ...] = BOTH) -> List[Entry]:
     return [
-        Entry(name, modes, about, None if batch_size == "-" else int(batch_size), parameters(given))
-        for name, batch_size, given, about in table_rows(table)
+        Entry(
+            name,
+            modes,
+            about,
+            None if batch_size == "-" else int(batch_size),
+            parameters(parameter_text),
+        )
+        for name, batch_size, parameter_text, about in table_rows(table)
     ]
 
 

@@ -161,9 +161,9 @@ class Captured:
         for node in nodes:
             for source in node.all_input_nodes:
                 if source not in chosen and source not in copies and source not in constants:
-                    found = external(source)
+                    constant = external(source)
                     if source not in copies:
-                        constants[source] = found
+                        constants[source] = constant
         for node in nodes:
             args, kwargs = torch.fx.node.map_arg(
                 (node.args, node.kwargs),

@@ -149,12 +149,16 @@ class TransformersPhase(Phase):
 
     def run_model(self, tokens: Any, start: Any, cache: Cache) -> Tuple[Any, Cache]:
         """Run the model with a cache object of transformers."""
-        kept = self._static_cache(cache, start) if self._static else self._dynamic_cache(cache)
+        typed_cache = (
+            self._static_cache(cache, start) if self._static else self._dynamic_cache(cache)
+        )
         options: Dict[str, Any] = {"logits_to_keep": 1} if self._keeps else {}
         if self._has_positions:
             options["cache_position"] = torch.arange(tokens.shape[1], device=tokens.device) + start
-        output = self.model(input_ids=tokens, past_key_values=kept, use_cache=True, **options)
-        return output.logits[:, -1:], [(layer.keys, layer.values) for layer in kept.layers]
+        output = self.model(
+            input_ids=tokens, past_key_values=typed_cache, use_cache=True, **options
+        )
+        return output.logits[:, -1:], [(layer.keys, layer.values) for layer in typed_cache.layers]
 
     def allocate(self, cache: Cache) -> None:
         """Also create the object of transformers that refers to the buffers."""

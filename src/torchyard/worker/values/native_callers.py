@@ -105,10 +105,10 @@ class CallerMode(TransparentMode):
 
         Empty if several calls issue writes of this size.
         """
-        found = [one for one in self._found.get(_write_of(chain), ()) if one.elements == elements]
-        if len({tuple(one.calls[0].functions) for one in found}) != 1:
+        matches = [one for one in self._found.get(_write_of(chain), ()) if one.elements == elements]
+        if len({tuple(one.calls[0].functions) for one in matches}) != 1:
             return []
-        return max((one.calls for one in found), key=len)
+        return max((one.calls for one in matches), key=len)
 
 
 def calls_of(run: Callable[[], Any], writes: Set[Write]) -> Dict[Write, List[NativeCall]]:
@@ -149,8 +149,8 @@ def native_functions(level: int) -> List[str]:
                 levels.append([])
             dispatched = True
         elif dispatched:
-            known = function != _UNKNOWN
-            levels[-1].append(function if known else "%s+%s" % (library, offset))
+            has_symbol = function != _UNKNOWN
+            levels[-1].append(function if has_symbol else "%s+%s" % (library, offset))
     return levels[level] if level < len(levels) else []
 
 

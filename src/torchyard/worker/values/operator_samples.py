@@ -29,13 +29,13 @@ class Sample(NamedTuple):
 
 def samples_plan(plan: Dict[str, Any]) -> int:
     """Run all samples of the operators of some cases; write one line for each."""
-    wanted = plan["samples"]
+    settings = plan["samples"]
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     fill_uninitialized_memory()
     rows = Rows(plan["output"])
-    cases = all_cases() + (cases_of_file(wanted["file"]) if wanted.get("file") else [])
-    for function, names in functions_of(cases, wanted["cases"]).items():
+    cases = all_cases() + (cases_of_file(settings["file"]) if settings.get("file") else [])
+    for function, names in functions_of(cases, settings["cases"]).items():
         own = [case for case in cases if case.name in names or case.call == function]
         infos, why = operator_infos(function)
         rows.write("operator", operator=function, cases=names, infos=len(infos), why=why)
@@ -116,8 +116,8 @@ def _info_run(info: Any, sample: Any) -> Callable[[], List[torch.Tensor]]:
         torch.manual_seed(SEEDS[1])  # for operators that draw numbers
         result = info(sample.input, *sample.args, **sample.kwargs)
         outputs = _tensors(result)
-        given = _tensors([sample.input, sample.args, sample.kwargs])
-        leaves = [one for one in given if one.requires_grad and one.is_leaf]
+        tensors = _tensors([sample.input, sample.args, sample.kwargs])
+        leaves = [one for one in tensors if one.requires_grad and one.is_leaf]
         learned = [one for one in outputs if one.requires_grad]
         if not (leaves and learned):
             return outputs

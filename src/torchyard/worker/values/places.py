@@ -165,9 +165,9 @@ class Places:
 
     def note_view(self, frame: Optional[FrameType]) -> None:
         """Note a view that this frame takes of a tensor, for the backward pass."""
-        known = len(self._forward)
+        count_before = len(self._forward)
         self.now()
-        if len(self._forward) != known and frame is not None and _is_foreign(frame.f_code):
+        if len(self._forward) != count_before and frame is not None and _is_foreign(frame.f_code):
             if len(self._views_of_torch) > _MOST_FORWARD:
                 self._views_of_torch.clear()
             self._views_of_torch.add(next(reversed(self._forward)))

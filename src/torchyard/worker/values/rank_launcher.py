@@ -30,16 +30,16 @@ def launch_ranks(plan: Dict[str, Any], words: List[str]) -> int:
     os.makedirs(parts, exist_ok=True)
     port = _free_port()
     ranks: List["subprocess.Popen[bytes]"] = []
-    asked: List[int] = []
+    signals: List[int] = []
 
     def terminate(_number: int, _frame: Any) -> None:
-        asked.append(_number)
+        signals.append(_number)
         for process in ranks:
             if process.poll() is None:
                 process.terminate()
 
     signal.signal(signal.SIGTERM, terminate)
-    signal.signal(signal.SIGINT, lambda number, _frame: asked.append(number))
+    signal.signal(signal.SIGINT, lambda number, _frame: signals.append(number))
     for rank in range(count):
         token = MAIN if rank == 0 else "rank-%d" % rank
         output = plan["output"] if rank == 0 else os.path.join(parts, token + ".json")
@@ -64,7 +64,7 @@ def launch_ranks(plan: Dict[str, Any], words: List[str]) -> int:
         if rank:
             about = {"kind": "rank", "name": "rank %d" % rank, "parent": "", "pid": process.pid}
             write_result(os.path.join(parts, token + STARTED), about)
-    return _wait(ranks, asked)
+    return _wait(ranks, signals)
 
 
 def _wait(ranks: List["subprocess.Popen[bytes]"], asked: List[int]) -> int:

@@ -130,16 +130,16 @@ def run_instrumented(
         events = _host_iterations(profiler)
         if trace:
             profiler.export_chrome_trace(trace)
-    kept = [
+    usable_iterations = [
         (event, wall_ns)
         for event, wall_ns, own in zip(events, walls_ns, faults)
         if wall_ns <= limit_ns and (faulting or own <= most_faults)
     ]
     compiled = uses_dynamo(runner.backend)
     assignment = Assignment(operators, code.calls(), labels, compiled=compiled)
-    for event, _ in kept:
+    for event, _ in usable_iterations:
         assignment.iteration(event)
-    count = max(1, len(kept))
+    count = max(1, len(usable_iterations))
     kernel_bytes = assignment.kernel_bytes()
     rows = [
         [
@@ -151,9 +151,9 @@ def run_instrumented(
         for (name, units), numbers in assignment.times.items()
     ]
     return {
-        "iterations": len(kept),
-        "iteration_ns": sum(wall_ns for _, wall_ns in kept) / count,
-        "events": sum(event.nested for event, _ in kept) / count,
+        "iterations": len(usable_iterations),
+        "iteration_ns": sum(wall_ns for _, wall_ns in usable_iterations) / count,
+        "events": sum(event.nested for event, _ in usable_iterations) / count,
         "faulting": faulting,
         "rows": rows,
     }

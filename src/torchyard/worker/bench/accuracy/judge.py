@@ -252,11 +252,11 @@ class _Check:
         return judge_results(results, self.baseline, noise, self.names, self.same_type)
 
     def _kept(self, kind: str, make: Any) -> Any:
-        kept = self.reference.setdefault("_noise", {})
+        cache = self.reference.setdefault("_noise", {})
         key = (kind, self.rounding, str(self.place), self.runner.precision)
-        if key not in kept:
-            kept[key] = make()
-        return kept[key]
+        if key not in cache:
+            cache[key] = make()
+        return cache[key]
 
     def _assumed_noise(self) -> Noise:
         noise = Noise(
@@ -320,9 +320,9 @@ class _Check:
         """Use the baseline as the reference, for this candidate and later ones."""
         self.exact = self.reference["exact"] = None
         self.reference["exact_why_not"] = "the workload computes something else in float64"
-        kept = self.reference["_noise"]
-        for key in [key for key in kept if key[0] != "runs"]:
-            del kept[key]
+        cache = self.reference["_noise"]
+        for key in [key for key in cache if key[0] != "runs"]:
+            del cache[key]
 
     def _simulation(self) -> SimulatedRounding:
         needed, free = simulation_bytes(self.runner), self.runner.hardware.free_bytes()

@@ -133,11 +133,11 @@ def _facts_of_module(part: nn.Module) -> Facts:
 
 def _of_class(kind: type) -> Dict[str, Any]:
     """Return plain attributes of classes outside torch."""
-    found: Dict[str, Any] = {}
+    items: Dict[str, Any] = {}
     for one in reversed(kind.__mro__):
         if one.__module__.partition(".")[0] not in ("torch", "builtins"):
-            found.update(_plain_items(vars(one)))
-    return found
+            items.update(_plain_items(vars(one)))
+    return items
 
 
 def _plain_items(values: Any) -> Dict[str, Any]:
@@ -288,15 +288,15 @@ def computes_without_calls() -> bool:
 
 def _runnable_tasks(process: int) -> List[str]:
     """Return the runnable threads of a process and of its descendants, without the calling thread."""
-    found: List[str] = []
+    folders: List[str] = []
     own = "/%d" % threading.get_native_id()
     for folder in glob.glob("/proc/%d/task/*" % process):
         state = _read(folder + "/stat").rpartition(")")[2].split()[:1]
         if state == ["R"] and not folder.endswith(own):
-            found.append(folder)
+            folders.append(folder)
         for child in _read(folder + "/children").split():
-            found += _runnable_tasks(int(child))
-    return found
+            folders += _runnable_tasks(int(child))
+    return folders
 
 
 def _read(path: str) -> str:

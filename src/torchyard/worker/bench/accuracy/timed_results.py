@@ -137,16 +137,16 @@ class Verifier:
             return {"call": None, "text": "changes " + ", ".join(extra[:3])}
         expected: Optional[Results] = None
         right: List[Results] = []
-        for kept in check.kept:
-            if any(_identical(kept.results, other) for other in right):
+        for checked_call in check.kept:
+            if any(_identical(checked_call.results, other) for other in right):
                 continue
-            if expected is None or kept.snapshot:
-                expected = self._expected(kept)
-            text = self._judge(kept, expected)
+            if expected is None or checked_call.snapshot:
+                expected = self._expected(checked_call)
+            text = self._judge(checked_call, expected)
             if text:
-                return {"call": kept.call, "text": text}
-            if not kept.snapshot:
-                right = [kept.results]
+                return {"call": checked_call.call, "text": text}
+            if not checked_call.snapshot:
+                right = [checked_call.results]
         return None
 
     def _expected(self, kept: Kept) -> Results:
@@ -183,7 +183,7 @@ class Verifier:
             for one, other, limit in zip(tensors, expected[group], limits):
                 relative = distance(one, other)
                 least = _least(other, group)
-                if any(seen > max(most, least) for seen, most in zip(relative, limit)):
+                if any(error > max(most, least) for error, most in zip(relative, limit)):
                     return False
         return True
 

@@ -174,7 +174,7 @@ def use_interface_to(address: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # sends nothing
         own = probe.getsockname()[0]
-        names = [name for name, known in _interfaces(probe) if known == own]
+        names = [name for name, interface_address in _interfaces(probe) if interface_address == own]
     for variable in _INTERFACES:
         if names and not os.environ.get(variable):
             os.environ[variable] = names[0]

@@ -244,10 +244,10 @@ class KernelObserver:
             sources = sources_of_graph(graph, calls)
             self._kept.put(name, sources)
             return sources
-        kept = self._kept.get(name)
-        if kept is None and parsed.kernels:
+        earlier = self._kept.get(name)
+        if earlier is None and parsed.kernels:
             self._nameless.add(name)
-        return kept
+        return earlier
 
     def _allocated(self, allocate: Callable[..., Any]) -> Callable[..., Any]:
         mode = self._mode

@@ -153,10 +153,10 @@ class KeptSources:
             return None
         try:
             with open(self._path(module), encoding="utf-8") as file:
-                version, kept = json.load(file)
+                version, fields_by_name = json.load(file)
             if version != torch.__version__:
                 return None
-            return {name: _current(fields) for name, fields in kept.items()}
+            return {name: _current(fields) for name, fields in fields_by_name.items()}
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 

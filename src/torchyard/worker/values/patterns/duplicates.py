@@ -169,8 +169,10 @@ class Duplicate(Pattern):
             return observation.dtype is torch.bool  # tests of the same data
         # An iteration that converged computes the same result of other inputs.
         hashes = zip(first.input_hashes, _input_hashes(observation))
-        known = [(one, other) for one, other in hashes if one is not None and other is not None]
-        return first.node == observation.node and any(one != other for one, other in known)
+        hash_pairs = [
+            (one, other) for one, other in hashes if one is not None and other is not None
+        ]
+        return first.node == observation.node and any(one != other for one, other in hash_pairs)
 
     def _count(self, observation: Observation, first: Observation, by_rows: bool = True) -> None:
         detail = "the same bits as %s computed before" % first.operator.name
@@ -371,14 +373,14 @@ class NeedlessCopy(Pattern):
             else:
                 self._originals.put(observation.state, state)
                 return
-        held = _Copy(observation, state, detail, evidence)
+        waiting_copy = _Copy(observation, state, detail, evidence)
         # The rows of a step do not show what existed before.
-        held.by_rows = by_rows and state.born > self._step_began
-        if held.partial:
+        waiting_copy.by_rows = by_rows and state.born > self._step_began
+        if waiting_copy.partial:
             self._settle()  # while the sources of earlier copies exist
         self._latest = max(self._latest, observation.state.born)
-        self._waiting[observation.state.key] = held
-        self._sources.setdefault(state.key, []).append(held)
+        self._waiting[observation.state.key] = waiting_copy
+        self._sources.setdefault(state.key, []).append(waiting_copy)
         if len(self._waiting) > _MOST_WAITING:
             self._settle()
             if len(self._waiting) > _MOST_WAITING:
@@ -419,25 +421,31 @@ class NeedlessCopy(Pattern):
     def _source_written(self, observation: Observation) -> None:
         """Store how often copies were read before the first write of their source."""
         state = observation.state
-        for held in self._sources.get(state.key, ()):
-            first_write = held.source is state and state.version == held.source_version + 1
-            if first_write and all(other is not held.copy for _, other in observation.inputs):
-                held.reads = held.copy.reads
+        for waiting_copy in self._sources.get(state.key, ()):
+            first_write = (
+                waiting_copy.source is state and state.version == waiting_copy.source_version + 1
+            )
+            if first_write and all(
+                other is not waiting_copy.copy for _, other in observation.inputs
+            ):
+                waiting_copy.reads = waiting_copy.copy.reads
 
     def _overwritten(self, observation: Observation) -> None:
-        held = self._waiting.get(observation.state.key)
+        waiting_copy = self._waiting.get(observation.state.key)
         if (
-            held is None
-            or held.copy is not observation.state
-            or held.copy.version != held.copy_version + 1
-            or held.detail is not _NEVER_WRITTEN
+            waiting_copy is None
+            or waiting_copy.copy is not observation.state
+            or waiting_copy.copy.version != waiting_copy.copy_version + 1
+            or waiting_copy.detail is not _NEVER_WRITTEN
             or observation.was_reads
             or not observation.whole
             or not observation.operator.overwrites
         ):
             return
         del self._waiting[observation.state.key]
-        self.report(held.observation, _NEVER_READ, evidence=partial(dict, held.evidence))
+        self.report(
+            waiting_copy.observation, _NEVER_READ, evidence=partial(dict, waiting_copy.evidence)
+        )
 
     def end_step(self) -> None:
         """Report copies that were freed without a write."""
@@ -459,18 +467,18 @@ class NeedlessCopy(Pattern):
         self._sources.clear()
 
     def _settle(self, over: bool = False, known_only: bool = False) -> None:
-        for key, held in list(self._waiting.items()):
-            if not held.needed:
-                if held.copy.alive and not over:
+        for key, waiting_copy in list(self._waiting.items()):
+            if not waiting_copy.needed:
+                if waiting_copy.copy.alive and not over:
                     continue
-                read_before = held.source.version != held.source_version
-                known = held.observation.node in self._nodes
-                if known or not (known_only or (read_before and held.copy.alive)):
-                    self._report(held, read_before)
+                read_before = waiting_copy.source.version != waiting_copy.source_version
+                is_reported = waiting_copy.observation.node in self._nodes
+                if is_reported or not (known_only or (read_before and waiting_copy.copy.alive)):
+                    self._report(waiting_copy, read_before)
             del self._waiting[key]
         self._sources = {}
-        for held in self._waiting.values():
-            self._sources.setdefault(held.source.key, []).append(held)
+        for waiting_copy in self._waiting.values():
+            self._sources.setdefault(waiting_copy.source.key, []).append(waiting_copy)
 
     def _report(self, held: _Copy, read_before: bool) -> None:
         finding = self.report(

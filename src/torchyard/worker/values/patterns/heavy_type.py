@@ -242,30 +242,30 @@ class HeavyType(Pattern):
             if len(self._evidence) < _MOST_WAITING:
                 self._evidence[observation.node] = evidence
         share = 1 - narrow[1] / layout.bits
-        kept = _Kept(observation, detail, share, evidence, repeatedly, wide)
-        self._waiting[observation.state.key] = kept
+        candidate = _Kept(observation, detail, share, evidence, repeatedly, wide)
+        self._waiting[observation.state.key] = candidate
         if repeatedly and not layout.is_float:
-            kept.cause = self._integers.any_of(observation)
-            self._integers.put(observation.state, kept)
+            candidate.cause = self._integers.any_of(observation)
+            self._integers.put(observation.state, candidate)
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
     def end_step(self) -> None:
         """Report tensors that were read often enough; live ones may be read in the next step."""
-        for key, kept in list(self._waiting.items()):
-            state = kept.observation.state
-            written = state.version != kept.version
-            if not written and self._is_wasted(kept):
-                kept.reported = True
-                if kept.cause is None or not kept.cause.reported:
+        for key, candidate in list(self._waiting.items()):
+            state = candidate.observation.state
+            written = state.version != candidate.version
+            if not written and self._is_wasted(candidate):
+                candidate.reported = True
+                if candidate.cause is None or not candidate.cause.reported:
                     self.report(
-                        kept.observation,
-                        kept.detail,
-                        kept.share,
-                        partial(dict, kept.evidence),
+                        candidate.observation,
+                        candidate.detail,
+                        candidate.share,
+                        partial(dict, candidate.evidence),
                         persistent=True,
                     )
-            elif not written and kept.alive:
+            elif not written and candidate.alive:
                 continue
             del self._waiting[key]
 
@@ -300,8 +300,8 @@ class HeavyType(Pattern):
         if source is None or source.observation.state is not state or source.widened is None:
             return False
         observation.state.readers = set()
-        kept = _Kept(observation, "", 0.0, None, repeatedly=False, widened=source.widened)
-        source.moved.append(kept)
+        candidate = _Kept(observation, "", 0.0, None, repeatedly=False, widened=source.widened)
+        source.moved.append(candidate)
         return True
 
     def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:

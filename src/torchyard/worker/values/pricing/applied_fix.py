@@ -317,10 +317,10 @@ class AppliedFix(TorchFunctionMode):
         if self._here(self._lines):
             positions = [0, 2] if func is torch.Tensor.where else self._positions
             for position in positions:
-                given = args[position] if position < len(args) else None
-                if isinstance(given, torch.Tensor) and self._fits(given):
+                argument = args[position] if position < len(args) else None
+                if isinstance(argument, torch.Tensor) and self._fits(argument):
                     if self._use():
-                        return given
+                        return argument
                     break
         return func(*args, **keywords)
 
@@ -337,11 +337,11 @@ class AppliedFix(TorchFunctionMode):
         checked = self._functions.setdefault(func, 0)
         try:
             key = (func, _settings(), _key(args), _key(tuple(keywords.items())))
-            kept = self._kept.get(key)
+            earlier = self._kept.get(key)
         except (TypeError, RuntimeError):  # cannot be hashed; inference tensors have no version
             return func(*args, **keywords)
-        if kept is not None and kept.unwritten and here and self._use():
-            return kept.result
+        if earlier is not None and earlier.unwritten and here and self._use():
+            return earlier.result
         before = torch.get_rng_state() if checked < _CHECKED_FOR_RANDOMNESS else None
         result = func(*args, **keywords)
         if before is not None:
@@ -358,8 +358,8 @@ class AppliedFix(TorchFunctionMode):
             return
         if not self._per_step and any(tensor.requires_grad for tensor in made):
             return  # its graph ends with the step
-        given = {id(tensor) for tensor in tensors_in((args, tuple(keywords.values())))}
-        if any(id(tensor) in given for tensor in made):
+        argument_ids = {id(tensor) for tensor in tensors_in((args, tuple(keywords.values())))}
+        if any(id(tensor) in argument_ids for tensor in made):
             return
         self._kept[key] = _Kept((args, keywords), result)
         self._kept.move_to_end(key)

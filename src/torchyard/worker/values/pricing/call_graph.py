@@ -156,10 +156,10 @@ class CallGraph:
         for finding, role in self._pending:
             self._attach(call, finding, role)
         self._pending.clear()
-        given = [*args, *kwargs.values()] if kwargs else args
-        self._number(call, given)
+        arguments = [*args, *kwargs.values()] if kwargs else args
+        self._number(call, arguments)
         written = written_tensors(operator, args, kwargs) if operator.writes else []
-        key = self._link(call, operator, func, given, written)
+        key = self._link(call, operator, func, arguments, written)
         made = tensors_in(result if isinstance(result, (list, tuple)) else (result,))
         for position, tensor in enumerate(written + made):
             state = self._state(tensor)

@@ -100,10 +100,10 @@ def _as_inputs(made: RecreatedCall) -> Tuple[List[Any], Callable[[List[Any]], An
     func, args, kwargs = made.func, made.args, made.kwargs
 
     def call(given: List[Any]) -> Any:
-        left = iter(given)
+        remaining = iter(given)
         return func(
-            *[_put_in(value, left) for value in args],
-            **{name: _put_in(value, left) for name, value in kwargs.items()},
+            *[_put_in(value, remaining) for value in args],
+            **{name: _put_in(value, remaining) for name, value in kwargs.items()},
         )
 
     return tensors, call
@@ -154,11 +154,11 @@ def _into_own_memory(made: RecreatedCall) -> Optional[Callable[[List[Any]], Any]
     args, kwargs = made.args, made.kwargs
 
     def into(given: List[Any]) -> Any:
-        left = iter(given)
+        remaining = iter(given)
         out = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         return overload(
-            *[_put_in(value, left) for value in args],
-            **{key: _put_in(value, left) for key, value in kwargs.items()},
+            *[_put_in(value, remaining) for value in args],
+            **{key: _put_in(value, remaining) for key, value in kwargs.items()},
             **{name: out},
         )
 

@@ -206,8 +206,8 @@ def _made_tensor(data: Dict[str, Any]) -> torch.Tensor:
     if stride is None:
         return torch.zeros(shape, dtype=dtype, device=data["device"])
     if "values" in data:
-        given = _decoded(data["values"], dtype).reshape(shape)
-        return _laid_out(given, shape, stride, data["device"])
+        tensor = _decoded(data["values"], dtype).reshape(shape)
+        return _laid_out(tensor, shape, stride, data["device"])
     if "mask" in data:
         return _laid_out(_unpacked(data["mask"], shape), shape, stride, data["device"])
     spans = (step * (size - 1) for size, step in zip(shape, stride))

@@ -190,8 +190,8 @@ def _groups(values: List[int]) -> List[List[int]]:
 
 
 def _trimmed(values: List[int]) -> float:
-    kept = sorted(values)[: max(1, int(len(values) * _TRIMMED))]
-    return statistics.fmean(kept)
+    shortest = sorted(values)[: max(1, int(len(values) * _TRIMMED))]
+    return statistics.fmean(shortest)
 
 
 def _bytes_of(values: Any) -> int:
@@ -235,9 +235,9 @@ def _measured_costs() -> Dict[str, float]:
 
 def speed_probe() -> float:
     """Return CPU time of a fixed piece of work on one thread: how fast the machine is at the moment."""
-    given = torch.ones(1024, device="cpu", dtype=torch.float32)
+    ones = torch.ones(1024, device="cpu", dtype=torch.float32)
     with torch.no_grad():
-        return min(_each(given.tanh, 300)[1] for _ in range(5))
+        return min(_each(ones.tanh, 300)[1] for _ in range(5))
 
 
 def page_faults() -> int:

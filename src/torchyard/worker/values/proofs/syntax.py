@@ -53,10 +53,10 @@ _functions: Dict[int, Tuple[CodeType, Optional[Function]]] = {}
 
 def function_of(code: CodeType, module_globals: Dict[str, Any]) -> Optional[Function]:
     """Return the syntax tree of a function or module; None if its source is not certain."""
-    kept = _functions.get(id(code))
-    if kept is None:
-        kept = _functions[id(code)] = (code, _find_function(code, module_globals))
-    return kept[1]
+    entry = _functions.get(id(code))
+    if entry is None:
+        entry = _functions[id(code)] = (code, _find_function(code, module_globals))
+    return entry[1]
 
 
 def _find_function(code: CodeType, module_globals: Dict[str, Any]) -> Optional[Function]:

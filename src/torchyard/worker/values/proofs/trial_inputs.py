@@ -244,13 +244,13 @@ def own_call(func: Any, args: Any, kwargs: Any) -> Call:
 def other_call(func: Any, args: Any, kwargs: Any, kind: str) -> Call:
     """Return arguments with other values of one of the kinds in OTHERS."""
     operator = operator_of(func)
-    kept = _kept(func, args, kwargs)
+    kept_ids = _kept(func, args, kwargs)
     memories = _memories(func, args, kwargs, everything=True)
     varied, integers_kept = False, False
     for number, memory in enumerate(memories.values()):
         memory.take_copy()
         flat = memory.elements()
-        if flat is None or any(id(tensor) in kept for tensor in memory.tensors):
+        if flat is None or any(id(tensor) in kept_ids for tensor in memory.tensors):
             integers_kept = integers_kept or flat is None
             continue
         source = torch.Generator(device=flat.device)

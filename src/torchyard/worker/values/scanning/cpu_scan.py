@@ -360,8 +360,8 @@ class TorchScanner:
     def count(self, address: int, numbers: int, layout: Layout, mask: int, like: int) -> int:
         """Return the number of elements whose bits under a mask are these."""
         words = _words(address, numbers * layout.per_number, layout.bits)
-        kept, wanted = (_in_width(bits, layout.bits) for bits in (mask, like))
-        return int(torch.count_nonzero((words & kept) == wanted))
+        mask_words, like_words = (_in_width(bits, layout.bits) for bits in (mask, like))
+        return int(torch.count_nonzero((words & mask_words) == like_words))
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
         """Return the smallest and largest number; NaN is sorted beyond infinity."""

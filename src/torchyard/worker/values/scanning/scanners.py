@@ -246,10 +246,10 @@ class Scanners:
         """Scan in one pass; the previous contents are at a CPU address or in a GPU tensor."""
         if tensor.is_cpu:
             return self.memory.scan(_address(tensor), before, tensor.numel(), layout)
-        kept = self._scans.pop(id(tensor), None)
-        if kept is not None and earlier is None:
+        entry = self._scans.pop(id(tensor), None)
+        if entry is not None and earlier is None:
             self._samples.pop(id(tensor), None)
-            return kept[1]
+            return entry[1]
         places = _sampled_places(tensor, tensor.numel() * layout.per_number)
         scan, elements = self.on(tensor.device).scan_sampled(tensor, earlier, places)
         self._samples[id(tensor)] = (tensor, dict(zip(places, elements)))
@@ -285,8 +285,8 @@ class Scanners:
         """Return the hash of a scan."""
         if tensor.is_cpu:
             return self.memory.hash(_address(tensor), tensor.numel(), layout)
-        kept = self._scans.pop(id(tensor), None)
-        return int((self.on(tensor.device).scan(tensor) if kept is None else kept[1]).hash)
+        entry = self._scans.pop(id(tensor), None)
+        return int((self.on(tensor.device).scan(tensor) if entry is None else entry[1]).hash)
 
     def count(self, tensor: torch.Tensor, layout: Layout, bits: int) -> int:
         """Return the number of elements that are equal to a real number, given by its bits."""
@@ -334,13 +334,13 @@ class Scanners:
         """Return the tensor itself, or a copy on the CPU with the same strides."""
         if tensor.is_cpu:
             return tensor
-        kept = self._copies.get(id(tensor))
-        if kept is None:
+        entry = self._copies.get(id(tensor))
+        if entry is None:
             own = torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
             )
-            kept = self._copies[id(tensor)] = (tensor, own.copy_(tensor.detach()))
-        return kept[1]
+            entry = self._copies[id(tensor)] = (tensor, own.copy_(tensor.detach()))
+        return entry[1]
 
     def forget(self) -> None:
         """Drop the copies: the tensors will be written again."""

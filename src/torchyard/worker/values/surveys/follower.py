@@ -247,8 +247,8 @@ class Follower:
     def hand_over(self) -> None:
         """Pass held tensors and scanned rows to the survey."""
         if self._native is not None:
-            held = torch.ops.torchyard_follow.take_held()
-            self._survey.take_over(held, self._rows(self._native))
+            tensors = torch.ops.torchyard_follow.take_held()
+            self._survey.take_over(tensors, self._rows(self._native))
 
     def end(self) -> None:
         """Stop following. Must not be called inside an operator."""

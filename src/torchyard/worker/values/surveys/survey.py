@@ -552,7 +552,7 @@ def _hold_all(survey: Survey, call: RecordedCall, args: Any, keywords: Any, resu
     outputs = call.outputs
     if outputs[-1].place >= len(tensors):
         return False
-    held = []
+    written_tensors = []
     for output in outputs:
         tensor = tensors[output.place]
         if (
@@ -562,6 +562,6 @@ def _hold_all(survey: Survey, call: RecordedCall, args: Any, keywords: Any, resu
             or not (tensor.is_contiguous() or flat_memory(tensor) is not None)
         ):
             return False
-        held.append(tensor)
-    survey.hold_again(outputs, held)
+        written_tensors.append(tensor)
+    survey.hold_again(outputs, written_tensors)
     return True
