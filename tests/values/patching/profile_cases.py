@@ -20,14 +20,28 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 
-from tests.values.patching import right_patches, wrong_settings, wrong_steps, wrong_writes
+from tests.values.patching import (
+    right_patches,
+    wrong_operands,
+    wrong_ordinary,
+    wrong_settings,
+    wrong_steps,
+    wrong_writes,
+)
 from tests.values.patching.case import Case
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.pricing.checked_run import CheckedRun
 from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of, make_test
 
-ALL = (*wrong_writes.CASES, *wrong_steps.CASES, *wrong_settings.CASES, *right_patches.CASES)
+ALL = (
+    *wrong_writes.CASES,
+    *wrong_steps.CASES,
+    *wrong_settings.CASES,
+    *wrong_operands.CASES,
+    *wrong_ordinary.CASES,
+    *right_patches.CASES,
+)
 _POISONS = ("nan", "negative")
 
 

@@ -12,7 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.values.patching import right_patches, wrong_settings, wrong_steps, wrong_writes  # noqa: E402
+from tests.values.patching import (  # noqa: E402
+    right_patches,
+    wrong_operands,
+    wrong_ordinary,
+    wrong_settings,
+    wrong_steps,
+    wrong_writes,
+)
 from tests.values.patching.case import Case  # noqa: E402
 from torchyard.values.model import read_profile  # noqa: E402
 from torchyard.values.patching.candidates import patch_of  # noqa: E402
@@ -21,7 +28,13 @@ from torchyard.values.patching.source_file import SourceFile  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
-WRONG = (*wrong_writes.CASES, *wrong_steps.CASES, *wrong_settings.CASES)
+WRONG = (
+    *wrong_writes.CASES,
+    *wrong_steps.CASES,
+    *wrong_settings.CASES,
+    *wrong_operands.CASES,
+    *wrong_ordinary.CASES,
+)
 RIGHT = right_patches.CASES
 _SCRIPT = Path(__file__).parent / "profile_cases.py"
 _ALL_CLASSES = OPTIONAL_CLASSES

@@ -94,6 +94,22 @@ def test_a_constant_in_the_first_call_alone_is_the_start_of_a_loop() -> None:
     assert profile_patterns(program) == []
 
 
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_the_first_residual_of_a_solver_is_the_start_of_a_loop(restarts: int) -> None:
+    matrix = torch.randn(128, 128)
+
+    def program() -> None:
+        for _ in range(restarts):
+            guess = torch.zeros(128, 64)
+            residual = 1.0 - matrix @ guess
+            for _ in range(6):
+                guess = guess + 0.01 * residual
+                residual = residual - 0.01 * matrix @ residual
+
+    zeros = [one for one in profile_patterns(program) if one.pattern == "single zero"]
+    assert [one.operator for one in zeros] == ([] if restarts == 1 else ["aten::mm"])
+
+
 def test_in_place_constants() -> None:
     def program() -> None:
         for _ in range(2):

@@ -18,6 +18,7 @@ from tests.worker.values.proof_profiles import (  # noqa: E402
 from torchyard.worker.values.proofs.certainty import (  # noqa: E402
     INPUT_DEPENDENT,
     LIKELY,
+    NEEDED,
     POISON,
     PROVEN,
     REPLACE,
@@ -72,6 +73,46 @@ def test_zeros_that_are_overwritten_piece_by_piece_are_dead(deep: bool) -> None:
 
     finding = one(watched(program, deep=deep), DEAD)
     assert certainty_if_native(finding) == PROVEN
+
+
+@DEEP
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_zeros_that_another_call_of_the_line_reads_depend_on_the_input(
+    deep: bool, pieces: int
+) -> None:
+    batches = torch.randn(160, 32).split(64)  # the last one has 32 rows
+
+    def program() -> Any:
+        total = torch.tensor(0.0)
+        for batch in batches:
+            slots = torch.zeros(64, 32)
+            for part in batch.split(64 // pieces):
+                start = part.storage_offset() // 32 % 64
+                slots[start : start + len(part)] = part
+            total = total + slots.sum()
+        return total
+
+    finding = one(watched(program, deep=deep), DEAD)
+    assert finding.count == 2
+    assert certainty_if_native(finding) == INPUT_DEPENDENT
+    (needed,) = named_tests(finding, NEEDED)
+    assert needed["detail"] == "the values were read in 1 of 3 calls of this line"
+
+
+def test_zeros_of_which_only_the_written_part_is_read_are_not_needed() -> None:
+    batches = torch.randn(160, 32).split(64)
+
+    def program() -> Any:
+        total = torch.tensor(0.0)
+        for batch in batches:
+            slots = torch.zeros(64, 32)
+            slots[: len(batch)] = batch
+            total = total + slots[: len(batch)].sum()
+        return total
+
+    finding = one(watched(program, deep=False), DEAD)
+    assert not named_tests(finding, NEEDED)
+    assert certainty_if_native(finding) == TESTED
 
 
 def test_a_buffer_that_the_overwriting_operator_also_reads_is_no_finding() -> None:

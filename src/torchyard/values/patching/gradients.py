@@ -39,7 +39,10 @@ _EMBEDDING_PLACES: Final = 3
 """Size of the table, of a row, and the index of the padding."""
 _SGD_PLACES: Final = 2
 """Parameters and learning rate."""
-_NO_EFFECT_NAMES: Final = ("lr", "foreach", "fused")
+_NO_EFFECT_NAMES: Final = ("params", "lr", "foreach", "fused")
+_JOINS: Final = frozenset({"list", "tuple", "filter", "itertools.chain"})
+_TENSORS: Final = ("torch.nn.Parameter", "torch.randn", "torch.rand", "torch.zeros", "torch.ones")
+_NOT_OPTIMIZERS: Final = ("torch.optim.lr_scheduler", "torch.optim.swa_utils")
 
 
 def release_gradients(
@@ -137,6 +140,7 @@ def _check_plain_sgd(sources: Sequence[SourceFile]) -> None:
     if len(made) != 1:
         raise NotProposed("the program does not construct exactly one optimizer of torch.optim")
     source, call = made[0]
+    _check_no_other_optimizer(sources, call)
     name = source.meaning(call.func).rpartition(".")[2]
     if name != "SGD":
         raise NotProposed(
@@ -145,16 +149,73 @@ def _check_plain_sgd(sources: Sequence[SourceFile]) -> None:
     if len(call.args) > _SGD_PLACES or any(isinstance(one, ast.Starred) for one in call.args):
         raise NotProposed("the settings of the optimizer are not certain")
     for keyword in call.keywords:
+        if keyword.arg is None:
+            raise NotProposed("the settings of the optimizer are not certain")
         if keyword.arg not in _NO_EFFECT_NAMES:
             raise NotProposed(
                 f"SGD with {keyword.arg} changes parameters also where their gradient is zero"
             )
-    for node in ast.walk(call):
-        if isinstance(node, ast.Dict):
-            raise NotProposed("the parameters of the optimizer have settings of their own")
+    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "params")]
+    own = any(
+        isinstance(node, (ast.FunctionDef, ast.Attribute))
+        or isinstance(one.scope(node), ast.ClassDef)
+        for one in sources
+        for node in one.bindings.get("parameters", ())
+    )
+    if own or len(given) != 1 or not _are_parameters(source, given[0]):
+        raise NotProposed("the parameters of the optimizer may have settings of their own")
     word = _mentioned(sources, *_CHANGES_OPTIMIZER)
     if word:
         raise NotProposed(f"the program uses {word}: the optimizer may be changed later")
+
+
+def _check_no_other_optimizer(sources: Sequence[SourceFile], made: ast.Call) -> None:
+    """Raise NotProposed if an optimizer is also named elsewhere, as in a table or `partial(torch.optim.Adam)`."""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            named = isinstance(node, (ast.Name, ast.Attribute)) and node is not made.func
+            meaning = source.meaning(node) if named else ""
+            of_optim = meaning == "torch.optim" or meaning.startswith("torch.optim.")
+            if not of_optim or meaning.startswith(_NOT_OPTIMIZERS):
+                continue
+            if meaning == "torch.optim" and isinstance(source.parents[node], ast.Attribute):
+                continue
+            raise NotProposed(f"the program also uses {meaning}: there may be other optimizers")
+
+
+def _are_parameters(source: SourceFile, node: ast.expr, *, inside: bool = False) -> bool:
+    """Return whether an expression gives parameters only, and no groups with settings of their own."""
+    if isinstance(node, ast.Starred):
+        return _are_parameters(source, node.value)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return all(_are_parameters(source, one, inside=True) for one in node.elts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _are_parameters(source, node.left) and _are_parameters(source, node.right)
+    if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+        first = node.generators[0]
+        return len(node.generators) == 1 and (
+            isinstance(node.elt, ast.Name)
+            and isinstance(first.target, ast.Name)
+            and node.elt.id == first.target.id
+            and _are_parameters(source, first.iter)
+        )
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "parameters":
+            return not inside
+        if source.meaning(node.func) == "filter":
+            return len(node.args) > 1 and _are_parameters(source, node.args[1])
+        joined = source.meaning(node.func) in _JOINS and not node.keywords
+        return joined and all(_are_parameters(source, one) for one in node.args)
+    if isinstance(node, ast.Name):
+        bindings = source.bindings.get(node.id, [])
+        statement = source.parents.get(bindings[0]) if len(bindings) == 1 else None
+        made = statement.value if isinstance(statement, ast.Assign) else None
+        if made is None or statement.targets != bindings:  # type: ignore[union-attr]
+            return False
+        if inside:
+            return source.meaning(getattr(made, "func", made)) in _TENSORS
+        return _are_parameters(source, made)
+    return False
 
 
 def _mentioned(sources: Sequence[SourceFile], *words: str) -> str:

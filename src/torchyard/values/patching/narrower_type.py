@@ -13,6 +13,7 @@ from torchyard.values.model import ValueFinding
 from torchyard.values.patching.model import NARROWER_TYPE, Edit, NotProposed, Patch
 from torchyard.values.patching.source_file import SourceFile, copy_with_index
 
+_FACTORS: Final = 2
 _CONVERSIONS: Final = frozenset({"float", "double", "half", "bfloat16"})
 
 
@@ -107,6 +108,8 @@ def _check_types(finding: ValueFinding, lines: set[int]) -> None:
     unseen = lines - {call["line"] for call in calls if not call["backward"]}
     if unseen:
         raise NotProposed(f"the product in line {min(unseen)} did not run: its type is not known")
+    if any(shapes.count("[") < _FACTORS for shapes in products):
+        raise NotProposed("the mask is multiplied with a number: the product would be an integer")
     types = {
         part.partition("[")[0] for shapes in products for part in shapes.split() if "[" in part
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from torchyard.values.patching.model import NotProposed
 from torchyard.values.patching.source_file import Scope, SourceFile
@@ -64,6 +64,12 @@ _SETTINGS: Final = _words(
 )
 """Names of settings on which results of the same expression depend."""
 _ARITHMETIC: Final = (ast.BinOp, ast.Compare)
+_OPERATOR_METHODS: Final = tuple(
+    f"__{prefix}{name}__"
+    for name in sorted(_words("add sub mul matmul truediv floordiv mod pow and or xor"))
+    for prefix in ("", "r", "i")
+)
+"""Methods with which a class of the program could keep an operand."""
 _BAD_KEYWORDS: Final = frozenset({"out", "generator", "requires_grad", "inplace"})
 
 
@@ -274,9 +280,13 @@ class Invariants:
         if isinstance(up, _ARITHMETIC) or (
             isinstance(up, ast.UnaryOp) and isinstance(up.op, (ast.USub, ast.Invert))
         ):
-            return ""
+            return self._why_kept_by_operator(name)
         if isinstance(up, ast.AugAssign):
-            return "" if up.value is node else f"{name} is changed in place"
+            if up.value is not node:
+                return f"{name} is changed in place"
+            if not self._is_number_or_tensor(up.target):
+                return f"{name} may be stored by `{_shown(up)}`"
+            return self._why_kept_by_operator(name)
         if isinstance(up, ast.keyword):
             call = source.parents[up]
             if not isinstance(call, ast.Call):
@@ -292,13 +302,15 @@ class Invariants:
             return ""
         if isinstance(up, ast.Subscript):
             if up.slice is node:
-                return ""
+                return self._why_kept_as_key(up, name)
             if not isinstance(up.ctx, ast.Load):
                 return "" if self._writes_allowed else f"{name} is changed in place"
             return self._why_changing(up, name)
         if isinstance(up, (ast.Tuple, ast.Slice)) and isinstance(source.parents[up], ast.Subscript):
-            outer = source.parents[up]
-            return "" if outer.slice is up else f"{name} is stored elsewhere"  # type: ignore[attr-defined]
+            outer: Any = source.parents[up]
+            if outer.slice is not up:
+                return f"{name} is stored elsewhere"
+            return self._why_kept_as_key(outer, name)
         if isinstance(up, ast.List):
             call = source.parents[up]
             if isinstance(call, ast.Call) and up in call.args:
@@ -308,6 +320,51 @@ class Invariants:
         if isinstance(up, ast.Expr):
             return ""
         return f"{name} is stored elsewhere, where it may be changed"
+
+    def _why_kept_by_operator(self, name: str) -> str:
+        """Return why an operator may keep a reference to its operand: classes of the program may define it."""
+        for one in (self._source, *self._others):
+            if any(method in one.bindings for method in _OPERATOR_METHODS):
+                return f"{name} may be stored by an operator that {one.path.name} defines"
+        return ""
+
+    def _why_kept_as_key(self, place: ast.Subscript, name: str) -> str:
+        stored = not isinstance(place.ctx, ast.Load) or self._source.mentions("defaultdict")
+        if stored and not self._is_number_or_tensor(place.value):
+            return f"{name} may be stored as a key"
+        return ""
+
+    def _is_number_or_tensor(self, node: ast.expr) -> bool:
+        """Return whether an expression is never a list or a dictionary: every value assigned to it is computed."""
+        if isinstance(node, ast.Attribute):
+            return node.attr in _VIEW_ATTRIBUTES
+        if isinstance(node, (ast.Call, ast.BinOp)):
+            return self._is_computed(node)
+        if isinstance(node, ast.Subscript):
+            return self._is_number_or_tensor(node.value)
+        if not isinstance(node, ast.Name):
+            return False
+        for binding in self._source.bindings.get(node.id, [None]):
+            up = self._source.parents.get(binding) if binding is not None else None
+            if isinstance(up, ast.Assign) and up.targets == [binding]:
+                if not self._is_computed(up.value):
+                    return False
+            elif not isinstance(up, ast.AugAssign):
+                return False
+        return True
+
+    def _is_computed(self, node: ast.expr) -> bool:
+        """Return whether a value is a literal number, arithmetic or the result of a torch function or method."""
+        if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+            parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
+            return not any(isinstance(one, (ast.List, ast.ListComp)) for one in parts)
+        if isinstance(node, ast.Call):
+            meaning = self._source.meaning(node.func)
+            if meaning:
+                return meaning.startswith("torch.") and meaning != "torch.load"
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            return method in (_NEW | _VIEWS) - {"add", "sort", "split"}
+        return isinstance(node, ast.Constant)
 
     def _is_new_of_torch(self, call: ast.Call) -> bool:
         owner, _, function = self._source.meaning(call.func).rpartition(".")

@@ -307,6 +307,7 @@ _BUILTINS: Final = frozenset(
         "eval",
         "exec",
         "exit",
+        "filter",
         "float",
         "format",
         "globals",

@@ -53,6 +53,7 @@ _PASSED: Final = {
     "poison": ("no result changed", "a result changed"),
     "skip": ("no result changed", "a result changed"),
     "replace": ("no result changed", "a result changed"),
+    "needed": ("no other call of the line needs it", "other calls of the line need it"),
     "same again": ("deterministic", "results differ between runs"),
     "native operator": ("also occurs without the profiler", "not confirmed"),
     "native program": ("also occurs without the profiler", "not confirmed"),

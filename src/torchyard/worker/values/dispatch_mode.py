@@ -115,6 +115,7 @@ class ValueMode(DetachableMode):
         *,
         on_observation: Callable[[Observation], None],
         on_fill_covered: Optional[Callable[[Observation, Operator, Place], None]] = None,
+        on_fill_read: Optional[Callable[[Observation], None]] = None,
         after_operator: Optional[Callable[[Any, Any, Any, Any], None]] = None,
         library: Optional[FollowLibrary] = None,
     ) -> None:
@@ -143,6 +144,7 @@ class ValueMode(DetachableMode):
         """False for compiled programs, which recompile when modes are pushed or popped."""
         self._on_observation = on_observation
         self._on_fill_covered = on_fill_covered or (lambda _fill, _operator, _place: None)
+        self._on_fill_read = on_fill_read or (lambda _fill: None)
         self._after_operator = after_operator
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
@@ -318,6 +320,8 @@ class ValueMode(DetachableMode):
             state = self._state(tensor)
             if state is not None:
                 state.reads += 1
+                if state.fill is not None or state.pieces is not None:
+                    self._note_fill_read(state, tensor)
                 if outermost:
                     state.uses += 1
                     self.states[id(tensor)] = state
@@ -335,6 +339,16 @@ class ValueMode(DetachableMode):
             if state is not None:
                 state.reads += 1
                 state.readers = None
+                self._note_fill_read(state, tensor)
+
+    def _note_fill_read(self, state: StorageState, tensor: torch.Tensor) -> None:
+        """Report the first read of a fill; while pieces are written over it, only of the whole storage."""
+        fill: Optional[Observation] = state.fill
+        if fill is None and state.pieces is not None and covers(tensor, state):
+            fill = state.pieces.fill
+        if fill is not None and not fill.values_read:
+            fill.values_read = True
+            self._on_fill_read(fill)
 
     def _call_unknown(self, func: Any, args: Any, keywords: Any) -> Any:
         """Call an operator that may access any memory and keep references to its arguments."""

@@ -35,6 +35,7 @@ _PRIVATE = frozenset(
         "proven_at",
         "reason",
         "shared",
+        "used",
     }
 )
 _MOST_FINDINGS = 5000
@@ -92,6 +93,8 @@ class Finding:
         """Whether the rows of surveyed steps show the pattern."""
         self.hits: Dict[ResultKey, int] = {}
         """Number of occurrences per result."""
+        self.used = 0
+        """Number of calls of the same line whose result was needed."""
 
     @property
     def cause(self) -> Cause:
@@ -201,6 +204,11 @@ class Findings:
     def calls_of(self, finding: Finding) -> int:
         """Return the number of calls of a finding's operator, wasteful or not."""
         return sum(self._calls_by_result.get(result_key, 0) for result_key in finding.hits)
+
+    def is_start(self, finding: Finding) -> bool:
+        """Return whether a line ran once, in a program without steps in which other lines ran in a loop."""
+        once = not self._steps and self.calls_of(finding) == 1
+        return once and max(self._calls_by_result.values()) >= _STEPS_TO_TELL
 
     def drop(self, finding: Finding) -> None:
         """Remove a finding that was refuted."""

@@ -284,6 +284,8 @@ class Observation:
     """The write of a generated kernel that this write overwrote."""
     was_reads = 0
     """Number of reads between the previous write and this one."""
+    values_read = False
+    """Whether an operator read what this fill wrote."""
     site: Optional[Site] = None
     """Call site in the source of the program, for fills."""
     node = -1

@@ -83,6 +83,7 @@ class ProfilingSession:
             scanners,
             on_observation=self._observe,
             on_fill_covered=self._fill_covered,
+            on_fill_read=self._fill_read,
             after_operator=self._after_operator,
             library=self.library,
         )
@@ -260,6 +261,10 @@ class ProfilingSession:
     def _fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
         for pattern in self.patterns:
             pattern.fill_covered(fill, by, place)
+
+    def _fill_read(self, fill: Observation) -> None:
+        for pattern in self.patterns:
+            pattern.fill_read(fill)
 
     def _on_finding(self, finding: Finding, observation: Observation) -> None:
         if observation.operator.is_kernel or self.mode.in_kernel:

@@ -46,6 +46,9 @@ class Pattern:
     def fill_covered(self, fill: Observation, by: Operator, place: Place) -> None:
         """Handle a fill that was overwritten piece by piece and never read; `by` wrote the last piece."""
 
+    def fill_read(self, fill: Observation) -> None:
+        """Handle the first read of a fill."""
+
     def end_step(self) -> None:
         """Handle the end of a step. The dispatch mode is active: do not call torch operators here."""
 

@@ -41,6 +41,14 @@ class SingleValue(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._reported = StorageNotes()
+        self._of_fills: List[Finding] = []
+        """Findings whose first result was computed from a fill, such as an initial guess."""
+
+    def finish(self) -> None:
+        """Drop what an initial value gave once, in a program without steps that iterates."""
+        for finding in self._of_fills:
+            if self.findings.is_start(finding):
+                self.findings.drop(finding)
 
     def observe(self, observation: Observation) -> None:
         """Report a computed tensor that is constant."""
@@ -79,7 +87,13 @@ class SingleValue(Pattern):
         else:
             number = bits_to_number(scan.first_bits, observation.layout)
             name, detail = self.name, "every element is %g" % number
-        self.report(observation, detail, name=name)
+        finding = self.report(observation, detail, name=name)
+        if finding is not None and finding.count == 1 and _reads_fill(observation):
+            self._of_fills.append(finding)
+
+
+def _reads_fill(observation: Observation) -> bool:
+    return any(state.fill is not None for _, state in observation.inputs)
 
 
 def _is_initial_state(observation: Observation) -> bool:

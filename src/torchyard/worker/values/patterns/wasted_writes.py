@@ -153,6 +153,8 @@ class DeadInitialisation(Pattern):
         """The last write of each generated kernel and its version."""
         self._used_causes: Set[Cause] = set()
         """Kernels whose result was read at least once."""
+        self._reads: Dict[Cause, int] = {}
+        """Number of fills whose values were read."""
 
     def observe(self, observation: Observation) -> None:
         """Examine a write over a fill, or over what a generated kernel wrote."""
@@ -203,6 +205,12 @@ class DeadInitialisation(Pattern):
         if not by.random:
             self._overwritten(fill, by, place, "piece by piece")
 
+    def fill_read(self, fill: Observation) -> None:
+        """Count a fill whose values were read."""
+        cause = cause_of(self.name, fill)
+        if cause in self._reads or len(self._reads) < _MOST_WAITING:
+            self._reads[cause] = self._reads.get(cause, 0) + 1
+
     def end_step(self) -> None:
         """Report pending sums whose memory was freed."""
         for key in [key for key, held in self._sums.items() if not held.state.alive]:
@@ -219,10 +227,14 @@ class DeadInitialisation(Pattern):
         self._sums.clear()
         for key in self._kernel_writes:
             self._check_read(key)
+        for finding in self.findings.candidates():
+            if finding.pattern == self.name:
+                finding.used = self._reads.get(finding.cause, 0)
 
     def _overwritten(
         self, fill: Observation, by: Operator, place: Place, how: str, **options: Any
     ) -> None:
+        self._withdraw_read(fill)
         detail = "overwritten %s by %s before anything read it" % (how, by.name)
         overwritten_by = {"operator": by.name, "file": place.file, "line": place.line}
         self.report(
@@ -231,6 +243,12 @@ class DeadInitialisation(Pattern):
             evidence=partial(evidence_of, fill, overwritten_by=overwritten_by),
             **options,
         )
+
+    def _withdraw_read(self, fill: Observation) -> None:
+        """Do not count the read by the operator that replaced the values."""
+        cause = cause_of(self.name, fill)
+        if fill.values_read and self._reads.get(cause):
+            self._reads[cause] -= 1
 
     def _over_kernel_write(self, written: Observation, observation: Observation) -> None:
         """Report a kernel whose result is never read, in any call, before it is overwritten."""
@@ -292,6 +310,7 @@ class DeadInitialisation(Pattern):
 
     def _report_sum(self, fill: Observation, detail: str, evidence: Dict[str, Any]) -> None:
         # The fill, and an addition that could have been a copy or omitted.
+        self._withdraw_read(fill)
         self.report(fill, detail, 2.0, partial(dict, evidence))
 
     def _is_addend(self, observation: Observation, addend: torch.Tensor) -> bool:

@@ -27,6 +27,8 @@ VALUES_VARIED = "values varied"
 """Did every relevant tensor get other values?"""
 UNREAD = "unread"
 """Nothing read the memory between two writes, and the second one covers all of it."""
+NEEDED = "needed"
+"""Is the work of no other call of the same line needed?"""
 REFUSED = "refused"
 """The operator rejected these inputs; may explain why there are too few."""
 NATIVE_OPERATOR = "native operator"
@@ -34,7 +36,7 @@ NATIVE_OPERATOR = "native operator"
 NATIVE_PROGRAM = "native program"
 """The program, run again without value profiling: does the work still occur?"""
 
-_OF_VALUES = (POISON, SKIP, REPLACE)
+_OF_VALUES = (POISON, SKIP, REPLACE, NEEDED)
 _LEAST_POISONS = 2
 _LEAST_INPUTS = 2
 

@@ -27,6 +27,7 @@ from torchyard.worker.values.proofs.certainty import (
     LIKELY,
     NATIVE_OPERATOR,
     NATIVE_PROGRAM,
+    NEEDED,
     SEMANTICS,
     UNREAD,
     VALUES_VARIED,
@@ -293,6 +294,19 @@ class Proofs:
             if doubt and tests and not finding.path and not finding.proven:
                 tests.append(make_test(UNREAD, False, detail=doubt))
                 finding.proof["certainty"], finding.proof["why"] = certainty_of(tests, inside=False)
+        for finding in self._findings.candidates():
+            if finding.used and not finding.proven:
+                calls = finding.used + finding.count
+                detail = "the values were read in %d of %d calls of this line" % (
+                    finding.used,
+                    calls,
+                )
+                tests = [
+                    *finding.proof.get("tests", ()),
+                    make_test(NEEDED, False, detail=detail),
+                ]
+                certainty, why = certainty_of(tests, inside=bool(finding.path))
+                finding.proof = {"certainty": certainty, "why": why, "tests": tests}
 
     def notes(self) -> List[str]:
         """Return notes on missing trials."""
