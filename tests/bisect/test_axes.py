@@ -98,7 +98,9 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_releases(capsys: Capture, wheels: Path) -> None:
     options = ["--releases", "tinypackage:1.0..1.5", "--metric", "printed"]
     options += ["--command", "{python} -c 'import tinypackage'"]
-    document = bisect(capsys, *options, "--json").document
+    first = bisect(capsys, *options, "--json")
+    assert "making an environment with tinypackage==1.0\n" in first.err
+    document = first.document
     assert [one["commit"] for one in document["candidates"]][-1] == "1.3"
     assert set(document["posterior"]["single"]) <= {"1.1", "1.2", "1.3", "1.4", "1.5"}
     for one in document["skipped"]:
@@ -110,6 +112,7 @@ def test_releases(capsys: Capture, wheels: Path) -> None:
     listed = ["--releases", "tinypackage:1.3,1.1", *options[2:]]
     ended = bisect(capsys, *listed)
     assert ended.code == 0, ended.err
+    assert "making an environment" not in ended.err
     assert "1.3  tinypackage" in ended.out or "1.3 tinypackage" in ended.out
 
 

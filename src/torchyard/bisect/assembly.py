@@ -23,6 +23,7 @@ from torchyard.bisect.places import GitPlaces, Places, ReleasePlaces, SettingPla
 from torchyard.bisect.prior import without_code
 from torchyard.bisect.program_rounds import ProgramRounds
 from torchyard.bisect.workload_rounds import WorkloadRounds
+from torchyard.cli.output import print_message
 from torchyard.core.study import Scalar, Study
 from torchyard.core.toml_file import read_toml
 from torchyard.errors import NothingToDo, UsageError
@@ -245,7 +246,7 @@ def _check_settings(settings: Sequence[Setting]) -> None:
 
 
 def places_of(request: Request, folder: SearchFolder, *, quiet: bool) -> Places:
-    """Return where programs of a request run; `quiet` shows no progress of builds."""
+    """Return where programs of a request run; `quiet` shows no progress of builds and installations."""
     if request.recipe:
         from torchyard.bisect.recipe_places import RecipePlaces
         from torchyard.builds.commands.progress_display import show_build_progress
@@ -253,6 +254,8 @@ def places_of(request: Request, folder: SearchFolder, *, quiet: bool) -> Places:
         progress = partial(show_build_progress, quiet=quiet)
         return RecipePlaces(request=request, folder=folder, progress=progress)
     environments = PackageEnvironments(python=request.python, setup=request.setup)
+    if not quiet:
+        environments = replace(environments, say=print_message)
     if request.settings:
         return SettingPlaces(settings=request.settings, environments=environments)
     if request.releases:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ class PackageEnvironments:
 
     python: str
     setup: str = ""
+    say: Callable[[str], None] = lambda _text: None
 
     def interpreter(self, packages: Sequence[str]) -> Path:
         """Return the interpreter of an environment, which may not exist yet."""
@@ -69,6 +70,7 @@ class PackageEnvironments:
     def install(self, packages: Sequence[str], name: str) -> None:
         """Make the environment from scratch; raise RevisionFailed if pip cannot."""
         folder = self._folder(packages)
+        self.say(f"making an environment with {', '.join(packages) or 'no packages'}")
         shutil.rmtree(folder / "venv", ignore_errors=True)
         made = _run([self.python, "-m", "venv", "--without-pip", str(folder / "venv")])
         if made.returncode:

@@ -18,6 +18,7 @@ from torchyard.core.events import ignore_events
 from torchyard.core.study import (
     FILE_SUITE,
     Budget,
+    Environment,
     MeasureSettings,
     Study,
     Target,
@@ -283,9 +284,14 @@ def _remains(patch: TorchPatch, found: FoundIn, sweep: Sweep) -> bool:
 def compare_speed(
     patches: Sequence[TorchPatch], before: Target, after: Target, *, time_s: float, say: Say
 ) -> tuple[list[TorchPatch], Path]:
-    """Compare all cases of the patches by `bench`; return the patches, and the folder of the run."""
+    """Compare all cases of the patches by `bench` with one thread; return the patches, and the folder of the run."""
     origins = list(dict.fromkeys(one for patch in patches for one in patch.found_in))
-    variants = [Variant(name=target.name, target=target) for target in (before, after)]
+    # As in the sweep that found them.
+    one_thread = Environment(name="one-thread", threads=1)
+    variants = [
+        Variant(name=target.name, target=target, environment=one_thread)
+        for target in (before, after)
+    ]
     study = Study(
         name="torch patches",
         baseline=variants[0],
