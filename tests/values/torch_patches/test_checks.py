@@ -28,6 +28,7 @@ from torchyard.values.torch_patches.model import (
     TorchPatch,
 )
 from torchyard.values.torch_patches.report import series_text, torch_fix_text, upstream_text
+from torchyard.values.torch_patches.session import why_slower
 
 PATCH = TorchPatch(
     found_in=(FoundIn(case="mse_loss", direction="backward", bytes_wasted=2 << 20),),
@@ -178,6 +179,30 @@ def test_evidence_is_shown_and_missing_evidence_is_named() -> None:
     assert "mse_loss.sum: untrusted, 1.000x (busy machine)" in text
     untested = replace(patch, tests=SuiteCheck(why="pytest is missing"))
     assert "torch's tests: not run (pytest is missing)" in upstream_text(report, untested)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "is_slower"),
+    [
+        (["slower", "same"], True),
+        (["slower", "undecided"], True),
+        (["slower", "faster"], False),
+        (["untrusted", "undecided"], False),
+        ([], False),
+    ],
+)
+def test_a_correct_patch_that_is_slower_is_not_proposed(
+    verdicts: list[str], is_slower: bool
+) -> None:
+    comparisons = tuple(
+        CaseComparison(case=f"c{number}", verdict=verdict, speedup=0.9)
+        for number, verdict in enumerate(verdicts)
+    )
+    patch = replace(VERIFIED, comparisons=comparisons)
+    assert why_slower(patch) == ("correct, but c0 is slower, 0.900x" if is_slower else "")
+    patch = replace(patch, why_not=why_slower(patch))
+    report = TorchFixReport(torch="2.6.0", patches=(patch,), built=True)
+    assert report.proposed == (() if is_slower else (patch,))
 
 
 def test_patches_without_tests_of_torch_are_not_just_verified() -> None:

@@ -29,7 +29,7 @@ from torchyard.values.torch_patches.checks import (
 from torchyard.values.torch_patches.model import SuiteCheck, TorchFixReport, TorchPatch
 from torchyard.values.torch_patches.patched_build import PatchedBuild
 from torchyard.values.torch_patches.patched_wheel import PatchedWheel
-from torchyard.values.torch_patches.report import series_text, upstream_text
+from torchyard.values.torch_patches.report import series_text, speed_text, upstream_text
 
 REPORT_FILE: Final = "torch-patches.json"
 PATCHES: Final = "patches"
@@ -132,7 +132,9 @@ class _Session:
             if all(one.verified for one in checked):
                 self._say("comparing speed; a quiet machine gives narrower intervals")
                 measured, _ = compare_speed(checked, before, target, time_s=time_s, say=self._say)
-                return self.keep(_with(report, measured))
+                return self.keep(
+                    _with(report, [replace(one, why_not=why_slower(one)) for one in measured])
+                )
             failed = [one for one in checked if not one.verified]
             names = ", ".join(one.operator for one in failed)
             self._say(f"a check failed, building again without: {names}")
@@ -175,6 +177,15 @@ class _Session:
             except StepFailed as error:
                 tests = [SuiteCheck(why=error.what)] * len(patches)
         return [replace(one, tests=check) for one, check in zip(patches, tests, strict=True)]
+
+
+def why_slower(patch: TorchPatch) -> str:
+    """Return why a correct patch is of no use: cases are slower with it, and none is faster."""
+    verdicts = [one.verdict for one in patch.comparisons]
+    if "slower" not in verdicts or "faster" in verdicts:
+        return ""
+    slower = (one for one in patch.comparisons if one.verdict == "slower")
+    return f"correct, but {', '.join(f'{one.case} is {speed_text(one)}' for one in slower)}"
 
 
 def _why_not(patch: TorchPatch) -> str:
