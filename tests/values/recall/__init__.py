@@ -6,8 +6,8 @@ review were written with the published rules, but before the code was read; one 
 and six clean programs with real waste were corrected. The broad ones were written with the published rules before the
 code was read; the fresh and further ones by the author of the rules, each before a change that they caused. Three of
 their clean programs with real waste were corrected. Those of `ordinary` were written with the published rules before
-the code was read; they caused no change of a pattern. The programs are data: `benchmarks/value_recall.py` writes each
-to a file and profiles it.
+the code was read; they caused one exception of a pattern, and one clean program with real waste was corrected. The
+programs are data: `benchmarks/value_recall.py` writes each to a file and profiles it.
 """
 
 from __future__ import annotations
