@@ -144,7 +144,8 @@ class Checks:
         first = None if runner.several_ranks else runner.first_call(self._seed, baseline)
         for draw, record in reference["draws"]:
             model.draw_inputs(draw, level)
-            records.append(self._judge_draw(runner, draw, record, None if draw else first))
+            records.append(self._judge_draw(runner, draw, record, first))
+            first = None  # of the first draw, the workload's own values
         model.draw_inputs(0, level)
         result = accuracy.worst(records)
         if result["status"] != "fail" and not _has_finite_values(baseline):
@@ -183,7 +184,7 @@ class Checks:
         )
 
     def _judge_draw(
-        self, runner: VariantRunner, draw: int, record: Dict[str, Any], first: Optional[Any] = None
+        self, runner: VariantRunner, draw: int, record: Dict[str, Any], first: Optional[Any]
     ) -> Dict[str, Any]:
         """Return the record of a draw; `first` are results of the first call on it."""
         judged = dict(accuracy.judge(runner, self._seed, record))
