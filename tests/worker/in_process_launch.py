@@ -37,6 +37,7 @@ def launch(
     *,
     mode: str = "inference",
     step: bool = False,
+    precision: str = "float32",
     rounds: int = 3,
     inner: int = 2,
     samples: int = 10,
@@ -44,7 +45,8 @@ def launch(
 ) -> Launch:
     """Drive a worker service as a session does, without the statistics."""
     code = workload if "/" in workload else f"{CORPUS / 'behavior_workloads.py'}:{workload}"
-    service = make_service(code, variant("base"), variant("mine", backend), mode=mode, step=step)
+    variants = [variant("base", precision=precision), variant("mine", backend, precision)]
+    service = make_service(code, *variants, mode=mode, step=step)
     reference = service.reference("base", "", keep=True)
     judged = service.judge("mine", "", last=True)
     found = Launch(judged["status"], notes=judged["notes"], untrusted=judged["untrusted"])

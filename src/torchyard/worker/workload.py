@@ -70,21 +70,30 @@ SEQUENCES = (list, tuple, deque)
 """Containers whose elements are results or inputs, in their order."""
 
 
-def flatten(value: Any) -> List[Any]:
-    """Return the tensors in any nesting of outputs or inputs, in a stable order."""
+def flatten(value: Any, by_key: bool = False) -> List[Any]:
+    """Return the tensors in any nesting of outputs or inputs, in a stable order.
+
+    With `by_key`, those of a dict are in the order of its keys: equal dicts may differ in their own order.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
-        return [tensor for key in value for tensor in flatten(value[key])]
+        keys = sorted_keys(value) if by_key else list(value)
+        return [tensor for key in keys for tensor in flatten(value[key], by_key)]
     if isinstance(value, SEQUENCES):
-        return [tensor for item in value for tensor in flatten(item)]
+        return [tensor for item in value for tensor in flatten(item, by_key)]
     if hasattr(value, "to_tuple"):
-        return flatten(value.to_tuple())
+        return flatten(value.to_tuple(), by_key)
     if not is_opaque(value):
-        return flatten(members_of(value))
+        return flatten(members_of(value), by_key)
     return []
+
+
+def sorted_keys(mapping: Dict[Any, Any]) -> List[Any]:
+    """Return the keys of a dict, of any types, in an order that does not depend on insertion."""
+    return sorted(mapping, key=lambda key: (str(key), type(key).__name__))
 
 
 def is_opaque(value: Any) -> bool:

@@ -122,6 +122,29 @@ def test_other_parameters_are_kept_and_noted(tmp_path: Path) -> None:
     assert any(text.startswith(note) for text in record["notes"])
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (OTHER_WEIGHTS.replace("return", "torch.rand(1)\n    return"), "unchecked"),
+        (OTHER_WEIGHTS.replace("nn.Linear(16, 4)", "nn.Linear(16, 5)"), "fail"),
+    ],
+)
+def test_other_results_of_other_parameters_are_not_called_wrong(
+    tmp_path: Path, code: str, status: str
+) -> None:
+    record = accuracy_of(service_of(tmp_path, code), tmp_path)
+    assert record["status"] == status, record
+    assert ("it has parameters that differ" in record["detail"]) == (status == "unchecked")
+
+
+@pytest.mark.parametrize(("own", "notes"), [("square().mean()", 0), ("abs().mean()", 1)])
+def test_another_loss_is_noted(tmp_path: Path, own: str, notes: int) -> None:
+    loss = f"\n    def loss(self, output):\n        return output.{own}\n"
+    record = accuracy_of(service_of(tmp_path, OTHER_ORDER + loss, mode="training"), tmp_path)
+    assert record["status"] == "pass", record
+    assert record["notes"].count("its own loss is not used, but that of the baseline") == notes
+
+
 def test_training_needs_the_same_parameters(tmp_path: Path) -> None:
     service = service_of(tmp_path, OTHER_WEIGHTS, mode="training")
     with pytest.raises(CannotBuild, match="parameters that differ") as caught:

@@ -272,15 +272,19 @@ class WorkerService:
                 raise CannotBuild("several files cannot be compared with several ranks")
             kind = LeadingRunner if self._ranks.rank == 0 else FollowingRunner
             return kind(self._ranks, **arguments)
+        notes: List[str] = []
         if variant.get("file"):
-            module, reason = self._replacement(variant, built, model)
+            module, reason, notes = self._replacement(variant, built, model)
             if reason and channels_last:
                 for tensor in [*module.parameters(), *module.buffers()]:
                     tensor.data = metrics.to_channels_last(tensor.data)
         runner = VariantRunner(**arguments, module=module)
         if reason:
             runner.own_weights = True
+            runner.other_weights = reason
             self._checks.note(runner, "has " + reason + "; initialised with the same seed")
+        for note in notes:
+            self._checks.note(runner, note)
         return runner
 
     def _changed_module(
@@ -328,8 +332,8 @@ class WorkerService:
 
     def _replacement(
         self, variant: Dict[str, Any], built: BuiltWorkload, model: Model
-    ) -> Tuple[Any, str]:
-        """Return the module of the variant's file, and why it has parameters of its own."""
+    ) -> Tuple[Any, str, List[str]]:
+        """Return the module of the variant's file, why it has parameters of its own, and notes."""
         from torchyard.worker.suites.replacement import build_replacement, share_weights
 
         torch.manual_seed(self._seed)
@@ -337,7 +341,7 @@ class WorkerService:
         if self._workload["suite"] == "file":
             loaded.append(self._workload["name"])
         self._files[variant["name"]] = variant["file"]
-        module = build_replacement(variant["file"], self._workload, built, loaded)
+        module, notes = build_replacement(variant["file"], self._workload, built, loaded)
         if variant["precision"] in DTYPES and variant["precision"] != "float32":
             module = convert(BuiltWorkload(module), DTYPES[variant["precision"]]).module
         module.train(model.module.training)
@@ -347,7 +351,7 @@ class WorkerService:
                 variant["file"] + " has " + reason,
                 hint="training compares gradients, which needs the same parameters; use --mode inference",
             )
-        return module, reason
+        return module, reason, notes
 
     def reference(
         self, variant: str, path: str, limit_bytes: Optional[int] = None, keep: bool = False

@@ -61,6 +61,8 @@ class VariantRunner:
         """Size of the results of the latest checked iteration."""
         self.own_weights = False
         """Whether the weights must not be changed to check that results follow them."""
+        self.other_weights = ""
+        """How its parameters differ from the baseline's: other results say nothing about its code."""
         self.wrong_weights = ""
         """Why its quantised weights are wrong."""
         self.unquantised: Optional[Model] = None
@@ -275,10 +277,16 @@ class VariantRunner:
         """Drop gradients, as a training loop does between steps."""
         self.model.forget_gradients()
 
-    def first_call(self) -> None:
-        """Run the first iteration, including compilation, and record its duration."""
+    def first_call(
+        self, seed: Optional[int] = None, groups: Iterable[str] = ()
+    ) -> Optional[Dict[str, List[Any]]]:
+        """Run the first iteration, including compilation, and record its duration.
+
+        With a seed, return its results as `results` does: code that initialises itself may be wrong in its first
+        call only. None if this was not the first call.
+        """
         if self.first_call_s is not None:
-            return
+            return None
         compiled = self.backend != "eager"
         kernel = str(self.options.get(options.ATTENTION) or "")
         args, kwargs = self.model.args, self.model.kwargs
@@ -295,9 +303,20 @@ class VariantRunner:
             "inductor:default",
             "inductor:reduce-overhead",
         )
+        kept: List[Any] = []
+        if seed is not None:
+            self.model.rewind()
+            self.model.forget_optimizer_state()
+        counts = self.model.write_counts()
         self.first_call_began_s = time.perf_counter()
         with self.context(), compilations_apart(TURN, known=known):
-            self.caller()()
+            call = self.caller()
+            if seed is not None:
+                self._set_seed(seed)
+            if seed is None or not self.model.training:
+                kept.append(call())
+            else:
+                call(kept)
         self.synchronize()
         self.first_call_s = time.perf_counter() - self.first_call_began_s
         self._frames_at_first = self._frames
@@ -307,7 +326,9 @@ class VariantRunner:
         if kernel and compiled:
             with self.context():
                 torch_settings.require_no_other(kernel, self.function, args, kwargs)
+        results = None if seed is None else self.collect(kept, self._changed_names(counts), groups)
         self.forget_gradients()
+        return results
 
     def remade(self, chosen: torch_settings.Options) -> "VariantRunner":
         """Return this variant with these options, not yet compiled."""
@@ -387,7 +408,7 @@ class VariantRunner:
     ) -> Dict[str, List[Any]]:
         """Copy the outputs of an iteration, the tensors that it wrote (`changed`) and those of the groups."""
         model = self.model
-        results = {"output": flatten(kept[0])}
+        results = {"output": flatten(kept[0], by_key=True)}
         values = plain_values.values_of(kept[0])
         if values:
             results[plain_values.GROUP] = values

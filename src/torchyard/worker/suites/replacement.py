@@ -15,6 +15,7 @@ import torch
 from torchyard.worker.suites.user_file import (
     arguments_of,
     as_module,
+    initialise_lazy_modules,
     load_file,
     module_name,
     parts_of,
@@ -25,8 +26,8 @@ from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 def build_replacement(
     name: str, workload: Dict[str, Any], built: BuiltWorkload, loaded_names: List[str]
-) -> Any:
-    """Return the module of the file; raise CannotBuild if its own inputs differ in structure."""
+) -> Tuple[Any, List[str]]:
+    """Return the module of the file, and notes; raise CannotBuild if its own inputs differ in structure."""
     path, attribute = split_name(name)
     offered: Dict[str, Any] = {"device": workload["device"], "mode": workload["mode"]}
     if workload["batch_size"] is not None:
@@ -49,7 +50,21 @@ def build_replacement(
                     hint="return inputs of the same structure in both files, or remove them from this "
                     "file: those of the baseline's file are used",
                 )
-    return as_module(user_code, parts["module"]).to(workload["device"])
+    module = as_module(user_code, parts["module"]).to(workload["device"])
+    initialise_lazy_modules(user_code, module, built.args, built.kwargs)
+    unused = [
+        kind
+        for kind in ("loss", "optimizer")
+        if workload["mode"] == "training" and _differs(parts.get(kind), getattr(built, kind))
+    ]
+    return module, [f"its own {kind} is not used, but that of the baseline" for kind in unused]
+
+
+def _differs(own: Any, others: Any) -> bool:
+    """Whether a function exists and has other code."""
+    codes = [getattr(one, "__code__", None) for one in (own, others)]
+    both = [code and (code.co_code, code.co_consts, code.co_names) for code in codes]
+    return own is not None and both[0] != both[1]
 
 
 def share_weights(module: Any, model: Any, training: bool) -> str:

@@ -7,7 +7,9 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import nearest, unknown_parameter
@@ -196,6 +198,7 @@ def build(
     user_code, parts = parts_of(load_file(path), attribute, offered, parameters)
     module = as_module(user_code, parts["module"]).to(device)
     args, kwargs = arguments_of(user_code, parts["inputs"], device)
+    initialise_lazy_modules(user_code, module, args, kwargs)
     loss = parts.get("loss")
     if mode == "training":
         _check_training(user_code, module, loss)
@@ -370,6 +373,15 @@ def arguments_of(
         f"the inputs of {user_code} are {_kind(inputs)}",
         hint="return a tensor, a tuple of positional inputs, or a dict of keyword inputs",
     )
+
+
+def initialise_lazy_modules(
+    user_code: UserCode, module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+) -> None:
+    """Run modules such as `LazyLinear` once: the first call creates their parameters."""
+    if any(is_lazy(tensor) for tensor in [*module.parameters(), *module.buffers()]):
+        with torch.no_grad():
+            user_code.guard(module.eval(), *args, **kwargs)
 
 
 def _check_training(user_code: UserCode, module: Any, loss: Any) -> None:

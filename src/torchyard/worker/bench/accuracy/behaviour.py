@@ -5,12 +5,19 @@ weights, another batch size, and cached results for repeated inputs.
 """
 
 import random
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+import threading
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy import tensors as result_structure
+from torchyard.worker.bench.accuracy.tensors import (
+    relative_distance,
+    shapes_of,
+    to_plain,
+)
 from torchyard.worker.bench.accuracy.timed_results import Verifier
 from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.model import Model, can_be_written, same_numbers
@@ -46,6 +53,12 @@ def checksum(tensor: Any) -> Tuple[Any, ...]:
 Findings = Tuple[List[str], List[str]]
 """Failures and notes."""
 
+LATER_CALLS = 8
+"""Calls after which an earlier result is compared: a callable may write to several buffers in turn."""
+LATER_S = 0.5
+"""Limit of the CPU time of these calls; one is always made."""
+THREAD_S = 0.1
+"""Waiting time where a call has started threads, which may still write to its result."""
 SCALES = (100.0, 0.01)
 REPEATED_RATIO = 1.3
 """A variant that is slower on new values than on repeated ones by this factor caches results."""
@@ -59,6 +72,10 @@ KEEP = -1
 REPEATED_SECONDS = 0.1
 """Duration of the calls of one trial and kind; at least six calls are made, of long ones three."""
 
+WITHIN = 1e-3
+"""Relative difference of eager results after other calls that is no dependence on them."""
+STATE_MOVES = 10.0
+"""A candidate is wrong, and not undetermined, if its error exceeds that dependence by this factor."""
 SCRATCH_SIZE = 1 << 18
 """Numbers that are written before each call: 1 MiB each of source and result."""
 
@@ -98,47 +115,131 @@ def output_of(runner: VariantRunner, seed: int) -> Any:
 
 
 def check_structure(runner: VariantRunner, peer: VariantRunner, seed: int) -> Findings:
-    """Compare containers, types, shapes and devices of the result, unless eager's depend on the seed."""
-    training = runner.model.training
-    expected = result_structure.describe(output_of(peer, seed), training)
+    """Compare what a call returns and assigns besides numbers: containers, types, shapes, memory, attributes.
+
+    Results whose structure depends on the seed in eager code are not compared.
+    """
+    model, training = runner.model, runner.model.training
+    before = _attributes(model)
+    output = output_of(peer, seed)
+    assigned = _assigned(before, _attributes(model))
+    expected, others = result_structure.describe(output, training), _shared_state(model, output)
     other = result_structure.describe(output_of(peer, seed + 1), training)
     if result_structure.difference(other, expected):
-        runner.model.rewind()
+        model.rewind()
         return [], ["the shape of its results is random, and was not compared"]
-    actual = result_structure.describe(output_of(runner, seed), training)
-    runner.model.rewind()
+    before = _attributes(model)
+    output = output_of(runner, seed)
+    missing = sorted(assigned - _assigned(before, _attributes(model)))
+    actual = result_structure.describe(output, training)
+    shared = sorted(_shared_state(model, output) - others)
+    model.rewind()
     text = result_structure.difference(actual, expected)
-    if not text:
-        return [], result_structure.not_compared(actual)
-    if result_structure.same_tensors(actual, expected) and documents(runner, "containers"):
+    if text and result_structure.same_tensors(actual, expected) and documents(runner, "containers"):
         return [], ["returns other containers: " + text]
-    return [text], []
+    if text:
+        return [text], []
+    notes = result_structure.not_compared(actual)
+    if missing and runner.own_module is None:
+        notes.append("does not assign what eager code does: " + ", ".join(missing[:3]))
+    return ["output %d shares the memory of %s" % one for one in shared[:1]], notes
+
+
+def _attributes(model: Model) -> Dict[str, Any]:
+    """Return tensors and numbers in plain attributes of the modules, with the version of tensors."""
+    return {
+        (name + "." if name else "") + key: (value, getattr(value, "_version", 0))
+        for name, part in model.module.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, (torch.Tensor, int, float))
+    }
+
+
+def _assigned(before: Dict[str, Any], after: Dict[str, Any]) -> Set[str]:
+    missing = (None, 0)
+    return {
+        name
+        for name, (value, version) in after.items()
+        if before.get(name, missing)[0] is not value or before[name][1] != version
+    }
+
+
+def _shared_state(model: Model, output: Any) -> Set[Tuple[int, str]]:
+    """Return which tensors of an output share the memory of which parameters and buffers."""
+    state = [("parameter " + name, tensor) for name, tensor in model.module.named_parameters()]
+    state += [("buffer " + name, tensor) for name, tensor in model.module.named_buffers()]
+    names = {_address(tensor): name for name, tensor in state}
+    shared = enumerate(map(_address, flatten(output, by_key=True)))
+    return {(index, names[address]) for index, address in shared if address and address in names}
 
 
 def check_earlier_results(
     runner: VariantRunner, peer: VariantRunner, seed: int, draw: int, level: str
 ) -> Findings:
-    """Check that a result does not change when the next call runs on other inputs."""
+    """Check that a result does not change when later calls run on other inputs."""
     if not _overwrites(runner, seed, draw, level) or _overwrites(peer, seed, draw, level):
         return [], []
     if documents(runner, "overwrites_results"):
         return [], ["overwrites earlier results with those of later calls, as it documents"]
-    return ["the next call overwrites an earlier result: its storage is reused"], []
+    return ["a later call overwrites an earlier result: its storage is reused"], []
 
 
 def _overwrites(runner: VariantRunner, seed: int, draw: int, level: str) -> bool:
     runner.model.draw_inputs(0, level)
+    threads = threading.active_count()
     first = flatten(output_of(runner, seed))
     copies = [tensor.detach().clone() for tensor in first]
     runner.model.draw_inputs(draw, level)
-    second = output_of(runner, seed)
+    until_s = time.process_time() + LATER_S
+    later = output_of(runner, seed)
+    for _ in range(LATER_CALLS - 1):
+        if time.process_time() > until_s:
+            break
+        later = output_of(runner, seed)
+    if threading.active_count() > threads:
+        time.sleep(THREAD_S)
     try:
         return not all(same_numbers(one.detach(), two) for one, two in zip(first, copies))
     except RuntimeError:  # CUDA graph trees refuse to read what was overwritten
         return True
     finally:
-        del second
+        del later
         runner.model.draw_inputs(0, level)
+
+
+def depends_on_earlier_calls(
+    runner: VariantRunner, peer: VariantRunner, seed: int, draw: int, level: str
+) -> str:
+    """Return why wrong results are undetermined: eager code's depend on earlier calls about as much.
+
+    A module may keep state in attributes, which are not restored before a call, as buffers are.
+    """
+    model = runner.model
+    first = to_plain(peer.results(seed)[0])
+    model.draw_inputs(draw, level)
+    for _ in range(2):
+        peer.results(seed)
+    model.draw_inputs(0, level)
+    again = to_plain(peer.results(seed)[0])
+    actual = to_plain(runner.results(seed, again)[0])
+    if not shapes_of(first) == shapes_of(again) == shapes_of(actual):
+        return ""
+    moved = relative_distance(again, first)
+    if moved <= WITHIN:
+        return ""
+    for group, tensors in again.items():
+        if relative_distance({group: actual[group]}, {group: tensors}) > STATE_MOVES * moved:
+            return ""
+    return "results of eager code depend on earlier calls (relative difference %.2g)" % moved
+
+
+def _address(tensor: Any) -> int:
+    """Return the address of a tensor's storage; 0 if it has none."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return 0
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return 0
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def check_parameters(runner: VariantRunner, peer: VariantRunner, seed: int) -> Findings:
@@ -162,7 +263,7 @@ def check_scaled_inputs(runner: VariantRunner, verifier: Verifier, seed: int) ->
     floats = {
         "input %d" % index: tensor
         for index, tensor in enumerate(model.inputs())
-        if tensor.is_floating_point() and tensor.layout is torch.strided
+        if tensor.is_floating_point() and tensor.layout is torch.strided and can_be_written(tensor)
     }
     for scale in SCALES:
         snapshot = {name: tensor.detach() * scale for name, tensor in floats.items()}
@@ -229,7 +330,8 @@ def check_other_batch(runner: VariantRunner, verifier: Verifier, seed: int) -> F
     def shorter(tensor: Any) -> Any:
         if tensor.dim() == 0 or tensor.layout is not torch.strided:
             return tensor
-        cut = tensor.detach()[:rows].clone()
+        cut = tensor.detach()[:rows]
+        cut = cut.clone() if can_be_written(cut) else cut
         return cut.requires_grad_(tensor.requires_grad)
 
     built = model.built

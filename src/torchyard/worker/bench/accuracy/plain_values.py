@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
-from torchyard.worker.workload import SEQUENCES, members_of
+from torchyard.worker.workload import SEQUENCES, members_of, sorted_keys
 
 GROUP = "value"
 """Group of these tensors in results."""
@@ -44,8 +44,8 @@ def _find(value: Any, place: str, found: Found, depth: int) -> None:
     elif isinstance(value, (set, frozenset)):
         _add(found, place, "text", repr(sorted(map(repr, value))))
     elif isinstance(value, dict):
-        for key, item in value.items():
-            _find(item, "%s[%r]" % (place, key), found, depth + 1)
+        for key in sorted_keys(value):
+            _find(value[key], "%s[%r]" % (place, key), found, depth + 1)
     elif isinstance(value, SEQUENCES):
         for item in value:
             _find(item, place + "[]", found, depth + 1)

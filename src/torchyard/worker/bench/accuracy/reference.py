@@ -3,7 +3,7 @@
 import gc
 import math
 import random
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
@@ -150,6 +150,90 @@ STATISTICS = {"running_mean", "running_var"}
 """Arguments that batch normalisation writes, although its schema does not declare it."""
 
 
+NEAREST = 64
+"""Operators of the model among which the next one of the float32 copy is looked for."""
+
+
+class Formats:
+    """Which operators of a model in a short format compute in float32, because its code says so.
+
+    Positions and statistics often do; the float32 copy does not show it. The format is that of the result, or the
+    short one if the result is converted to it.
+    """
+
+    def __init__(self, runner: VariantRunner, seed: int) -> None:
+        self._operators: List[Tuple[Any, List[bool]]] = []
+        """Key of each operator, and whether it computes in float32."""
+        self._sources: Dict[int, List[List[bool]]] = {}
+        """By the address of a tensor: the operators that its numbers come from."""
+        self._next = 0
+        with _observing(self._observe):
+            _called_before(runner.peer()).results(seed)
+        self._sources = {}
+
+    def _observe(self, func: Any, args: Any, result: Any) -> None:
+        name = func.__name__.split(".")[0]
+        if _only_views(func):
+            return
+        results, operands = _floats(result), _floats(list(args))
+        if name in COPIES:
+            written, read = operands[:1] if name == "copy_" else results, operands
+            origins = [one for tensor in read for one in self._sources.get(_address(tensor), [])]
+            if any(tensor.element_size() < 4 for tensor in written):
+                for origin in origins:
+                    origin[0] = False
+            for tensor in written:
+                self._sources[_address(tensor)] = origins
+            return
+        computes = [bool(results) and all(one.dtype is torch.float32 for one in results)]
+        for tensor in results:
+            self._sources[_address(tensor)] = [computes]
+        self._operators.append((_key(func, args), computes))
+
+    def begin(self) -> None:
+        """Begin a run of the float32 copy."""
+        self._next = 0
+
+    def is_float32(self, func: Any, args: Any) -> bool:
+        """Whether the next operator of the copy computes in float32 in the model."""
+        key = _key(func, args)
+        following = self._operators[self._next : self._next + NEAREST]
+        for index, (other, computes) in enumerate(following):
+            if other == key:
+                self._next += index + 1
+                return computes[0]
+        return False
+
+
+def _key(func: Any, args: Any) -> Any:
+    return func, tuple(tuple(tensor.shape) for tensor in _tensors(list(args)))
+
+
+def _floats(value: Any) -> List[Any]:
+    strided = [tensor for tensor in _tensors(value) if tensor.layout is torch.strided]
+    return [tensor for tensor in strided if tensor.is_floating_point()]
+
+
+def _address(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _observing(observe: Callable[[Any, Any, Any], None]) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Observing(TorchDispatchMode):
+        """Calls `observe` after each operator."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            observe(func, args, result)
+            return result
+
+    return Observing()
+
+
 class SimulatedRounding:
     """Runs an eager float32 copy of a variant's model with simulated rounding."""
 
@@ -158,6 +242,8 @@ class SimulatedRounding:
         self._terms: Dict[Any, float] = {}
         """Number of terms that an operator adds for operands of given sizes."""
         model = runner.model
+        self._original = runner
+        self._formats: Optional[Formats] = None
         if runner.precision in HALF_TYPES:
             # The weights keep their values in the short format.
             built = convert(model.built, torch.float32)
@@ -169,7 +255,11 @@ class SimulatedRounding:
     def run(self, seed: int, number: int, place: Any, amplified: bool = False) -> Results:
         """Return the results of one run; `number` seeds the rounding, `amplified` removes two more bits."""
         chance = random.Random(seed * 1000 + number)
-        with _mode(self._rounding, chance, amplified, self._terms):
+        if self._formats is None and self._original.precision in HALF_TYPES:
+            self._formats = Formats(self._original, seed)
+        if self._formats is not None:
+            self._formats.begin()
+        with _mode(self._rounding, chance, amplified, self._terms, self._formats):
             return to_plain(self._runner.results(seed)[0], place)
 
 
@@ -181,7 +271,13 @@ def simulation_bytes(runner: VariantRunner) -> int:
     return copies * sum(sizes) + 2 * max(sizes, default=0)
 
 
-def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any, float]) -> Any:
+def _mode(
+    rounding: str,
+    chance: random.Random,
+    amplified: bool,
+    terms: Dict[Any, float],
+    formats: Optional[Formats] = None,
+) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     more_bits = 2 if amplified else 0
@@ -199,6 +295,7 @@ def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any
             if name in COPIES:
                 return func(*args, **kwargs)
             rounder = _Rounder(rounding, chance, more_bits)
+            rounder.in_float32 = formats is not None and formats.is_float32(func, args)
             if func._schema.is_mutable:
                 result = func(*args, **kwargs)
                 rounder.short = rounding in HALF_TYPES  # the optimiser of amp is in float32
@@ -244,6 +341,8 @@ class _Rounder:
         self.terms = 1.0
         self.short = True
         """Whether the short format applies instead of float32."""
+        self.in_float32 = False
+        """Whether the model computes this operator in float32."""
         self.ties = False
 
     def __call__(self, value: Any) -> Any:
@@ -264,7 +363,12 @@ class _Rounder:
         if self.terms > 1:
             bits += max(0, round(math.log2(self.terms) / 2) - 1)
         rounded = self._cut(numbers, min(bits, 20))
-        if self.short and self.rounding != "float32" and numbers.dtype is torch.float32:
+        if (
+            self.short
+            and not self.in_float32
+            and self.rounding != "float32"
+            and numbers.dtype is torch.float32
+        ):
             rounded = self._shorten(rounded)
         if self.ties:
             largest = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0).abs().max()

@@ -35,6 +35,14 @@ MOST_MOVED = 0.5
 HALF = {torch.float16, torch.bfloat16}
 UNSEEN_SHARE = 0.1
 """Integers that may differ where no run changed them, as a share of those that runs changed."""
+LEAST_KNOWN = 0.7
+"""Share of those of correct runs that must occur in other runs."""
+DEVIATIONS = 6.0
+ROW_FACTOR = 1.5
+"""Limits for one row, in standard deviations and as a multiple of the largest deviation of a correct run."""
+LEAST_RUNS = 4
+LEAST_MATCHES = 16
+"""Runs and matches in a correct run that are needed to tell."""
 GROSS_SHARE = 0.2
 """Share of outliers that no rare effect of rounding explains."""
 NAMED = 3
@@ -78,9 +86,9 @@ class Judgement:
         """Return why the check is inconclusive; empty when it is conclusive."""
         if self.compared == 0:
             return "nothing to compare"
+        if self.undetermined:
+            return "mostly determined by rounding: " + ", ".join(self.undetermined[:NAMED])
         if not self.checked:
-            if self.undetermined:
-                return "mostly determined by rounding: " + ", ".join(self.undetermined[:NAMED])
             return "no finite number in the results"
         if self.both_nan:
             return "NaN in both variants: " + ", ".join(self.both_nan[:NAMED])
@@ -171,9 +179,15 @@ class _Judge:
     def _integers(self, name: str, actual: Any, baseline: Any, noise: TensorNoise) -> None:
         differs = actual != baseline
         unseen = 0
-        if noise.moved is not None:
+        if noise.moved is not None and bool(differs.any()):
             share = float(noise.moved.double().mean())
-            if share > MOST_MOVED:
+            known = _known(actual, [baseline, *noise.variants], noise.moved)
+            if known is not None and known.unlikely:
+                text = "%s: %.2g %% of the integers that rounding changes occur in correct runs"
+                seen = (name, 100 * known.actual, 100 * known.honest)
+                self.wrong((text + ", where %.2g %% of those of another correct run do") % seen)
+                return
+            if known is None and share > MOST_MOVED:
                 self.judgement.undetermined.append(name)
                 return
             differs = differs & ~noise.moved
@@ -304,6 +318,51 @@ def _unbounded_mismatch(actual: Any, baseline: Any, noise: TensorNoise) -> str:
     if not count:
         return ""
     return "%d of %d numbers are NaN or infinite in one variant only" % (count, actual.numel())
+
+
+class Known(NamedTuple):
+    """Which of the integers changed by rounding have a value that occurs in another run."""
+
+    actual: float
+    """Share of those of the candidate."""
+    honest: float
+    """Mean share of those of correct runs."""
+    deviation: float
+    """Largest deviation of a row of the candidate below that mean, in standard deviations."""
+    honest_deviation: float
+
+    @property
+    def unlikely(self) -> bool:
+        """Whether the candidate's values are far less known than those of correct runs, in all or in one row."""
+        limit = max(DEVIATIONS, ROW_FACTOR * self.honest_deviation)
+        return self.actual < LEAST_KNOWN * self.honest or self.deviation > limit
+
+
+def _known(actual: Any, runs: List[Any], moved: Any) -> Optional[Known]:
+    """Compare the integers that rounding changes with those of correct runs; None if that says too little.
+
+    The order of equal numbers differs between runs, but only among the indices of these numbers.
+    """
+
+    def occur(values: Any, others: List[Any]) -> Any:
+        return torch.stack([values == other for other in others]).any(0) & moved
+
+    def deviation(known: Any) -> float:
+        found, count = (one.double().reshape(rows).sum(-1) for one in (known, moved))
+        spread = (honest * (1 - honest) * count).sqrt().clamp(min=1.0)
+        return float(((honest * count - found) / spread).max())
+
+    numbers = int(moved.sum())
+    mine = occur(actual, runs)
+    if not numbers or bool((mine == moved).all()):
+        return Known(1.0, 1.0, 0.0, 0.0) if numbers else None
+    others = [occur(run, [one for one in runs if one is not run]) for run in runs[1:]]
+    honest = sum(float(one.double().sum()) for one in others) / max(1, len(others)) / numbers
+    if len(runs) < LEAST_RUNS or honest * numbers < LEAST_MATCHES:
+        return None
+    rows = (-1, actual.shape[-1] if actual.dim() else 1)
+    own = max(deviation(one) for one in others)
+    return Known(float(mine.double().sum()) / numbers, honest, deviation(mine), own)
 
 
 def _first_difference(differs: Any, actual: Any, baseline: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import torch
 
 from torchyard.worker.devices import device_of
-from torchyard.worker.workload import SEQUENCES, is_opaque, members_of
+from torchyard.worker.workload import SEQUENCES, is_opaque, members_of, sorted_keys
 
 Results = Dict[str, List[Any]]
 """Tensors of one iteration by kind: output, loss, gradient, buffer, parameter."""
@@ -156,7 +156,7 @@ def _describe(value: Any, where: str, training: bool, parts: List[Part], depth: 
         parts.append(
             Part(where, "container", ["a %s with keys %s" % (kind, sorted(map(str, value)))])
         )
-        for key in value:
+        for key in sorted_keys(value):
             _describe(value[key], "%s[%r]" % (where, key), training, parts, depth + 1)
     elif isinstance(value, SEQUENCES):
         parts.append(Part(where, "container", ["a %s of %d" % (kind, len(value))]))

@@ -301,6 +301,8 @@ class TensorNoise:
         self.profiles: List[Profile] = []
         self.moved: Optional[Any] = None
         """Integers that rounding changes, and numbers whose finiteness it changes."""
+        self.variants: List[Any] = []
+        """The integers of the runs in which rounding changed some."""
         self.reshaped = False
         self.baseline_rms = 0.0
         self.baseline_off = False
@@ -419,6 +421,7 @@ class Noise:
             moved.scale.errors, moved.scale.runs = noise.scale.errors, noise.scale.runs
             moved.profiles, moved.moved = noise.profiles, noise.moved
             moved.reshaped, moved.baseline_rms = noise.reshaped, noise.baseline_rms
+            moved.variants = noise.variants
         return other
 
     def assume(self, reason: str) -> None:
@@ -440,12 +443,14 @@ class Noise:
             added = TensorNoise(noise.scale.reference, EPSILON[self.rounding])
             added.profiles, added.reshaped = list(noise.profiles), noise.reshaped
             added.moved, added.baseline_rms = noise.moved, noise.baseline_rms
+            added.variants = list(noise.variants)
             if one.shape != other.shape:
                 added.reshaped = True
             elif one.is_floating_point():
                 added.scale = noise.scale.widened(one, other, factor)
             else:
                 added.moved = _either(noise.moved, one != other)
+                added.variants.append(other)
             wider._tensors[key] = added
         return wider
 
@@ -465,6 +470,8 @@ class Noise:
                 return
         else:
             differs = tensor != baseline
+            if bool(differs.any()):
+                noise.variants.append(tensor)
         noise.moved = _either(noise.moved, differs)
 
 
