@@ -186,7 +186,8 @@ def test_evidence_is_shown_and_missing_evidence_is_named() -> None:
     [
         (["slower", "same"], True),
         (["slower", "undecided"], True),
-        (["slower", "faster"], False),
+        (["slower", "faster"], True),
+        (["faster", "same"], False),
         (["untrusted", "undecided"], False),
         ([], False),
     ],

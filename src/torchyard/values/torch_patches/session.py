@@ -180,11 +180,10 @@ class _Session:
 
 
 def why_slower(patch: TorchPatch) -> str:
-    """Return why a correct patch is of no use: cases are slower with it, and none is faster."""
-    verdicts = [one.verdict for one in patch.comparisons]
-    if "slower" not in verdicts or "faster" in verdicts:
+    """Return in which cases a correct patch is slower."""
+    slower = [one for one in patch.comparisons if one.verdict == "slower"]
+    if not slower:
         return ""
-    slower = (one for one in patch.comparisons if one.verdict == "slower")
     return f"correct, but {', '.join(f'{one.case} is {speed_text(one)}' for one in slower)}"
 
 
