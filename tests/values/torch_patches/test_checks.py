@@ -200,10 +200,11 @@ def test_a_correct_patch_that_is_slower_is_not_proposed(
         for number, verdict in enumerate(verdicts)
     )
     patch = replace(VERIFIED, comparisons=comparisons)
-    assert why_slower(patch) == ("correct, but c0 is slower, 0.900x" if is_slower else "")
+    assert why_slower(patch) == ("passes all checks, but c0 is slower, 0.900x" if is_slower else "")
     patch = replace(patch, why_not=why_slower(patch))
     report = TorchFixReport(torch="2.6.0", patches=(patch,), built=True)
     assert report.proposed == (() if is_slower else (patch,))
+    assert ("not proposed" in series_text(report)) == is_slower
 
 
 def test_patches_without_tests_of_torch_are_not_just_verified() -> None:

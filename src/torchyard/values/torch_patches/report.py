@@ -153,4 +153,8 @@ def series_text(report: TorchFixReport) -> str:
                 speed_text(speeds[origin.case]) if origin.case in speeds else "",
             )
             lines.append(f"| {' | '.join(cells)} |")
+    rejected = [one for one in report.patches if one.diff and one.why_not]
+    if rejected:
+        lines += ["", "Built and not proposed:", ""]
+        lines += [f"- `{one.function}`, {one.text}: {one.why_not}" for one in rejected]
     return "\n".join(lines) + "\n"
