@@ -150,6 +150,8 @@ CORRECT = [
     ("wrapped", "Large"),
     ("wrapped", "Recompiling"),
     ("wrapped", "kernels/adamw-step"),
+    ("compiled", "Plain"),
+    ("compiled", "Net training"),
     ("rewritten", "Plain"),
     ("rewritten", "Plain training"),
     ("rewrites_in_another_order", "Rewriting"),

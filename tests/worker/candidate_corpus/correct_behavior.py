@@ -18,6 +18,11 @@ def wrapped(module: Any) -> Any:
     return lambda *args, **kwargs: module(*args, **kwargs)
 
 
+def compiled(module: Any) -> Any:
+    """`torch.compile` sets an attribute of the module."""
+    return torch.compile(module, backend="eager")
+
+
 def rewritten(module: Any) -> Any:
     """Another order of additions."""
 

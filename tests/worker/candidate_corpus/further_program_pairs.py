@@ -251,3 +251,140 @@ class Remembering(nn.Module):
 
 def wrapped(module: Any) -> Any:
     return lambda *args: module(*args)
+
+
+class StaticCache(nn.Module):
+    """Writes keys to a buffer at a position that it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.register_buffer("keys", torch.zeros(32, 8, 16))
+        self.register_buffer("at", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: Any) -> Any:
+        self.keys.index_copy_(0, self.at, self.inner(x)[None])
+        self.at.add_(1).remainder_(32)
+        return torch.softmax((self.keys * x).sum(-1), 0).t() @ self.keys.mean(1)
+
+    def example_inputs(self) -> Any:
+        return (torch.randn(8, 16),)
+
+
+def writes_one_place_later(module: Any) -> Any:
+    def call(x: Any) -> Any:
+        at = (module.at + 1).remainder(32)
+        module.keys.index_copy_(0, at, module.inner(x)[None])
+        module.at.copy_(at)
+        return torch.softmax((module.keys * x).sum(-1), 0).t() @ module.keys.mean(1)
+
+    return call
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(40, 16)
+        self.out = nn.Linear(16, 40, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, tokens: Any) -> Any:
+        return self.out(self.table(tokens).tanh())
+
+    def example_inputs(self) -> Any:
+        return (torch.randint(0, 40, (4, 12)),)
+
+    def loss(self, output: Any) -> Any:
+        return output.square().mean()
+
+
+def one_use_detached(module: Any) -> Any:
+    return lambda tokens: functional.linear(
+        functional.embedding(tokens, module.table.weight.detach()).tanh(), module.out.weight
+    )
+
+
+def by_matrix(module: Any) -> Any:
+    def call(tokens: Any) -> Any:
+        rows = functional.one_hot(tokens, 40).to(module.table.weight.dtype) @ module.table.weight
+        return rows.tanh() @ module.out.weight.t()
+
+    return call
+
+
+class ReturnsWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x), self.inner.weight
+
+    def example_inputs(self) -> Any:
+        return (torch.randn(8, 16),)
+
+    def loss(self, output: Any) -> Any:
+        return output[0].square().mean() + output[1].square().mean()
+
+
+def with_functional_call(module: Any) -> Any:
+    return lambda x: torch.func.functional_call(module, dict(module.named_parameters()), (x,))
+
+
+def with_stale_parameters(module: Any) -> Any:
+    stale = {name: p.detach().clone() for name, p in module.named_parameters()}
+    return lambda x: torch.func.functional_call(module, stale, (x,))
+
+
+def compiled_eager(module: Any) -> Any:
+    return torch.compile(module, backend="eager")
+
+
+def rounded() -> Any:
+    return (lambda x: (x @ x).tanh()), torch.randn(24, 24)
+
+
+def rounded_to_six_places(module: Any) -> Any:
+    return lambda x: module(x).mul(1e6).round().div(1e6)
+
+
+def counting() -> Any:
+    return (
+        lambda ids: (torch.bincount(ids, minlength=20), ids.unique(return_counts=True))
+    ), torch.randint(0, 20, (200,))
+
+
+def counting_by_one_hot(module: Any) -> Any:
+    def call(ids: Any) -> Any:
+        counts = functional.one_hot(ids, 20).sum(0)
+        kinds = counts.nonzero()[:, 0]
+        return counts, (kinds, counts[kinds])
+
+    return call
+
+
+def counting_last_missing(module: Any) -> Any:
+    def call(ids: Any) -> Any:
+        return module(ids[:-1])
+
+    return call
+
+
+def running() -> Any:
+    return (lambda x: x.cumsum(-1)), torch.rand(8, 3000)
+
+
+def running_in_float64(module: Any) -> Any:
+    return lambda x: x.double().cumsum(-1).float()
+
+
+def running_in_blocks(module: Any) -> Any:
+    def call(x: Any) -> Any:
+        parts = x.view(x.shape[0], -1, 50).cumsum(-1)
+        return (parts + (parts[..., -1].cumsum(-1) - parts[..., -1])[..., None]).reshape(x.shape)
+
+    return call
+
+
+def running_short(module: Any) -> Any:
+    return lambda x: x.bfloat16().cumsum(-1).float()

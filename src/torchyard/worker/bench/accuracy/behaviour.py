@@ -287,7 +287,10 @@ def check_changed_weights(runner: VariantRunner, verifier: Verifier, seed: int) 
         return [], []
     if documents(runner, "frozen_weights"):
         return [], ["results do not follow changed weights, as it documents"]
-    return ["results do not follow changed weights: " + text], []
+    hint = " (if intended, set frozen_weights = True on the callable)"
+    return [
+        f"results do not follow changed weights{hint if runner.runs_user_code else ''}: {text}"
+    ], []
 
 
 class _changed_weights:  # noqa: N801 - used as a context manager

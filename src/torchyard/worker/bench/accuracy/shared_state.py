@@ -22,6 +22,8 @@ PLAIN = (bool, int, float, str, type(None))
 """Types of attributes whose values are compared."""
 ATTRIBUTE = "attribute "
 """Start of the labels of what eager code often changes itself, such as counters."""
+OF_TORCH = {"training", "_is_torch_compile"}
+"""Attributes that are compared elsewhere, or that `torch.compile` sets on the module that it wraps."""
 Facts = Tuple[Any, ...]
 """Labels and values, in turn."""
 
@@ -122,7 +124,7 @@ def _facts_of_module(part: nn.Module) -> Facts:
         tuple(tuple(own.get(hooks) or ()) for hooks in HOOKS),
     ]
     for name, value in {**_of_class(type(part)), **_plain_items(own)}.items():
-        if name != "training":
+        if name not in OF_TORCH:
             facts += [ATTRIBUTE + name, value]
     for name, value in own.items():
         if hasattr(value, "__dict__") and not isinstance(value, (nn.Module, torch.Tensor)):
