@@ -184,7 +184,9 @@ def why_slower(patch: TorchPatch) -> str:
     slower = [one for one in patch.comparisons if one.verdict == "slower"]
     if not slower:
         return ""
-    return f"passes all checks, but {', '.join(f'{one.case} is {speed_text(one)}' for one in slower)}"
+    return (
+        f"passes all checks, but {', '.join(f'{one.case} is {speed_text(one)}' for one in slower)}"
+    )
 
 
 def _why_not(patch: TorchPatch) -> str:
