@@ -76,6 +76,17 @@ class _Facts:
     new_abi: bool
 
 
+class NotReplaceable(StepFailed):
+    """A file that cannot be compiled apart from the released library."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"{file} {reason}",
+            hint="build torch: `torchyard build pytorch`, then sweep that build",
+        )
+        self.file = file
+
+
 class PatchedWheel:
     """An installed torch for CPU code on Linux, and the source tree of its release."""
 
@@ -128,17 +139,16 @@ class PatchedWheel:
         self, name: str, sources: Mapping[str, str], folder: Path, say: Callable[[str], None]
     ) -> Target:
         folder.mkdir(parents=True, exist_ok=True)
-        objects = []
+        objects: dict[str, Path] = {}
         flags = self._flags()
         for number, (file, text) in enumerate(sorted(sources.items()), start=1):
             if _REGISTRATION.search(blanked(text)):
-                raise StepFailed(
-                    f"{file} registers operators, which is possible only once in a process",
-                    hint="build torch: `torchyard build pytorch`, then sweep that build",
+                raise NotReplaceable(
+                    file, "registers operators, which is possible only once in a process"
                 )
             say(f"compiling {file}, {name} ({number} of {len(sources)})")
-            objects.append(self._compiled(file, text, flags, folder))
-        library = self._linked(objects, folder)
+            objects[file] = self._compiled(file, text, flags, folder)
+        library = self._linked(list(objects.values()), folder)
         say("copying the package of torch")
         package = copied_package(self._facts.package, folder)
         released = package / "torch" / "lib" / _LIBRARY
@@ -152,7 +162,7 @@ class PatchedWheel:
         } - {self._facts.package}:
             (package / beside.name).symlink_to(beside)
         target = patched_target(self.target, package, folder, name)
-        self._check_import(target)
+        self._check_import(target, objects)
         return target
 
     def _read_facts(self) -> _Facts:
@@ -276,11 +286,17 @@ class PatchedWheel:
             text.append(call.format(base=bases[0], distance=distance))
         return "\n".join(text) + "\n"
 
-    def _check_import(self, target: Target) -> None:
+    def _check_import(self, target: Target, objects: Mapping[str, Path]) -> None:
         variables = {**os.environ, **dict(target.variables), "LD_BIND_NOW": "1"}
         command = [target.python, "-c", "import torch; torch.zeros(4).mul_(2).sum().item()"]
         result = capture(command, variables=variables, folder="/")
         if result.returncode:
+            missing = re.search(r"undefined symbol: (\w+)", result.stderr)
+            for file, compiled in objects.items():
+                if missing and missing[1] in {name for name, _, _ in _symbols("-u", compiled)}:
+                    raise NotReplaceable(
+                        file, f"needs {missing[1]}, which the released library does not have"
+                    )
             raise StepFailed(
                 f"{self.name}: the {target.name} library cannot be loaded",
                 why=result.stderr.strip()[-500:],

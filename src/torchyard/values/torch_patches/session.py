@@ -28,12 +28,11 @@ from torchyard.values.torch_patches.checks import (
 )
 from torchyard.values.torch_patches.model import SuiteCheck, TorchFixReport, TorchPatch
 from torchyard.values.torch_patches.patched_build import PatchedBuild
-from torchyard.values.torch_patches.patched_wheel import PatchedWheel
+from torchyard.values.torch_patches.patched_wheel import NotReplaceable, PatchedWheel
 from torchyard.values.torch_patches.report import series_text, speed_text, upstream_text
 
 REPORT_FILE: Final = "torch-patches.json"
 PATCHES: Final = "patches"
-_MOST_ROUNDS: Final = 3
 
 Say = Callable[[str], None]
 
@@ -119,13 +118,21 @@ class _Session:
     def built(self, report: TorchFixReport, time_s: float) -> TorchFixReport:
         """Build the library with all patches, and check it; leave patches out that fail a check."""
         report = replace(report, method=self._build.method)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(len(report.patches)):
             chosen = [one for one in report.patches if one.diff and not one.why_not]
             if not chosen:
                 return report
             sources = self._sources(chosen)
-            before = self._build.unchanged(sorted(sources), self._folder, say=self._say)
-            target = self._build.build(sources, self._folder, say=self._say)
+            try:
+                before = self._build.unchanged(sorted(sources), self._folder, say=self._say)
+                target = self._build.build(sources, self._folder, say=self._say)
+            except NotReplaceable as error:
+                self._say(f"{error.what}; building again without it")
+                of_file = [one for one in chosen if one.file == error.file]
+                report = self.keep(
+                    _with(report, [replace(one, why_not=error.what) for one in of_file])
+                )
+                continue
             report = self.keep(replace(report, built=True, python=target.python))
             checked = self._checked(chosen, before, target)
             report = self.keep(_with(report, checked))
