@@ -83,8 +83,9 @@ def test_contention_for_cores_makes_blocks_dirty_and_is_reported(tmp_path: Path)
     row = quiet.comparisons[0]
     assert row.guards.dirty == sum(1 for block in blocks if block.dirty)
     if wait_share(blocks) < 0.02:
-        clean = [block for block in blocks if not block.dirty]
-        assert len(clean) > 0.6 * len(blocks), row.guards
+        # Other programs may also lower the clock.
+        waited = [block for block in blocks if WAITED in block.dirty]
+        assert len(waited) < 0.5 * len(blocks), row.guards
     check_readings(quiet, blocks)
 
 
